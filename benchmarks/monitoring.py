@@ -83,7 +83,7 @@ def _watched() -> Iterator[tuple[PrometheusMetrics, RunState]]:
     """Serve a run of as many ranks, and as many devices one by one, as are shown."""
     metrics, fleet = PrometheusMetrics(0), Fleet(RANKS)
     fleet.refresh(range(DEVICES))
-    fleet.seconds = [1.0] * DEVICES
+    fleet.devices.seconds = [1.0] * DEVICES
     state = RunState.start_from({}, seed=0)
     metrics.on_fleet(fleet)
     metrics.on_start(state)

@@ -163,10 +163,11 @@ class ProgressLog(Callback):
         if state.late:
             yield f"{len(state.late)} late"
         if self._fleet is not None:
+            readiness = self._fleet.readiness
             for count, what in (
-                (self._fleet.quarantined(state.time), "in quarantine"),
-                (self._fleet.probing(state.time), "probed"),
-                (len(self._fleet.too_small), "too small"),
+                (readiness.quarantined(state.time), "in quarantine"),
+                (readiness.probing(state.time), "probed"),
+                (len(readiness.too_small), "too small"),
             ):
                 if count:
                     yield f"{count} {what}"

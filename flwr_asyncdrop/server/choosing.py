@@ -32,7 +32,7 @@ class DeviceChooser:
         selection = self._selection
         if isinstance(selection, QuickSelection) and selection.is_quick:
             return self._quickly(selection, state, taken)
-        idle = self._fleet.idle(taken, state.time)
+        idle = self._fleet.readiness.idle(taken, state.time)
         return self.choose(state, idle) if len(idle) else None
 
     def choose(self, state: RunState, idle: NDArray[np.int64]) -> int:
@@ -41,7 +41,7 @@ class DeviceChooser:
         among = fresh if len(fresh) else idle
         chosen = self._selection.choose(
             among,
-            self._fleet.ranks,
+            self._fleet.speeds.ranks,
             (order.rank for order in state.in_slots),
             _generator(state),
         )
@@ -51,15 +51,16 @@ class DeviceChooser:
         self, selection: QuickSelection, state: RunState, taken: Collection[int]
     ) -> int | None:
         """Return what `choose` returns among the idle devices, if there are any."""
-        fleet, generator = self._fleet, _generator(state)
+        readiness, generator = self._fleet.readiness, _generator(state)
         for lost in (state.lost_in_a_row, []):
-            among = fleet.idle_devices(
+            among = readiness.idle_devices(
                 taken, state.time, lost=lost, by_rank=selection.by_rank
             )
             busy = (order.rank for order in state.in_slots)
             device = selection.choose_idle(among, busy, generator)
             if device is not None or any(map(among.count, range(among.num_ranks))):
-                can = partial(fleet.can_train, busy={*taken, *lost}, time=state.time)
+                busy_now = {*taken, *lost}
+                can = partial(readiness.can_train, busy=busy_now, time=state.time)
                 return check_chosen(selection, device, can)
             if not state.lost_in_a_row:
                 return None

@@ -121,7 +121,7 @@ class Coder:
             down, up = sizes_of(candidate, part.shapes, dtypes)
             return down + beside, up + beside
 
-        link = fleet.link(device, part.compute)
+        link = fleet.devices.link(device, part.compute)
         chosen = self._choice.choose(link, sizes)
         coding = self._coding(state, chosen)
         record = self._coded(state, arrays, coding)

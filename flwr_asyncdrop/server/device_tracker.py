@@ -3,8 +3,9 @@
 import math
 
 from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.devices import SHORTEST_TASK
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.fleet import SHORTEST_TASK, Fleet
+from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import DeviceReport
@@ -39,18 +40,18 @@ class DeviceTracker:
         self._fleet.observe(order.device, trip.seconds, trip.cost.compute)
         if report is not None:
             self._fleet.update_from_report(order.device, report, trip)
-        self._fleet.clear_failures(order.device)
+        self._fleet.readiness.clear_failures(order.device)
 
     def took_longer(self, order: Order, seconds: float) -> None:
         """Learn from a task that was given up: it takes at least that long."""
-        if self._fleet.expected(order.device, order.cost) is not None:
+        if self._fleet.devices.expected(order.device, order.cost) is not None:
             self._fleet.observe(order.device, seconds, order.cost.compute)
 
     def failed(self, state: RunState, order: Order) -> None:
         """Count a failure of a device, and quarantine it if there are too many."""
         fleet, device = self._fleet, order.device
-        expected = fleet.expected(device, order.cost) or SHORTEST_TASK
-        failures = fleet.record_failure(device)
+        expected = fleet.devices.expected(device, order.cost) or SHORTEST_TASK
+        failures = fleet.readiness.record_failure(device)
         seconds = self._faults.quarantine(failures, expected)
         if seconds:
-            fleet.quarantine(device, state.time + seconds)
+            fleet.readiness.quarantine(device, state.time + seconds)

@@ -130,7 +130,7 @@ class Dispatcher:
         progress: float | None = None,
     ) -> Task | None:
         """Return a device's next task, or None if none is small enough for it."""
-        fleet, rank = self.fleet, self.fleet.rank(device)
+        fleet, rank = self.fleet, self.fleet.speeds.rank(device)
         try:
             part = self.rules.assignment.part(
                 state,
@@ -139,12 +139,12 @@ class Dispatcher:
                 device=device,
                 server_round=server_round,
                 progress=progress,
-                most_bytes=fleet.most_bytes(device),
+                most_bytes=fleet.devices.most_bytes(device),
                 extra=self._extra(state.arrays),
             )
         except CapacityError as error:
             logger.warning("device %d gets no tasks: %s", device, error)
-            fleet.rule_out(device)
+            fleet.readiness.rule_out(device)
             return None
         brought = self.delivery.add_to(
             state.frozen, state.dispatched, device, state.orders
@@ -253,7 +253,7 @@ class Dispatcher:
         Infinity if there is none.
         """
         busy = {order.device for order in state.orders}
-        return self.fleet.next_return(busy, state.time)
+        return self.fleet.readiness.next_return(busy, state.time)
 
     def most_in_flight(self, slots: int) -> int:
         """Return how many tasks may be out when `slots` devices may train."""

@@ -73,7 +73,7 @@ def open_run(
     fleet = Fleet(slots, profiles, model_sizes(rules.codec, state.arrays))
     fleet.refresh(node_ids)
     state.num_devices = len(fleet)
-    state.joules = 0.0 if fleet.counts_energy else None
+    state.joules = 0.0 if fleet.devices.counts_energy else None
     # A real run that resumes may have more nodes, or fewer, than it began with.
     there = len(node_ids) if profiles is None else size
     if there < in_flight:

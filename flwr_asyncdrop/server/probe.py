@@ -69,7 +69,7 @@ class CapabilityProbe:
             self._known.add(device)
             if message_id is not None:
                 self._asked[message_id] = device, now
-                self._fleet.await_answer(device, now + self._patience)
+                self._fleet.readiness.await_answer(device, now + self._patience)
 
     def take_answers(self, now: float) -> None:
         """Read the answers that are there.
@@ -84,7 +84,7 @@ class CapabilityProbe:
         self._look_again_at = began + _PAUSE * (self._timer() - began)
         for reply in replies:
             device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
-            self._fleet.answered(device)
+            self._fleet.readiness.answered(device)
             self._learn(device, reply, Trip(asked_at, now, _NOTHING))
 
     def next_look(self, now: float) -> float:
@@ -99,7 +99,7 @@ class CapabilityProbe:
             logger.info("device %d does not say what it can do%s", device, why)
             return
         self._fleet.update_from_report(device, report, trip)
-        known = self._fleet.capacities[device]
+        known = self._fleet.devices.capacities[device]
         logger.info("device %d: %s", device, _described(known))
 
 

@@ -169,7 +169,7 @@ class Run:
     def add_energy(self, device: int, cost: TaskCost, sign: int = 1) -> None:
         """Count the joules of a cost, if this fleet counts them; -1 takes them back."""
         if self.state.joules is not None:
-            self.state.joules += sign * self.fleet.energy(device, cost)
+            self.state.joules += sign * self.fleet.devices.energy(device, cost)
 
     @one_thread()
     @cpu_by_default()
@@ -255,7 +255,7 @@ class Run:
         """Return whether a device that has delivered waits for the next step."""
         if self.aggregator.waits_for == 1:
             return False
-        return self.fleet.times_faster(device) <= self.aggregator.wait_limit
+        return self.fleet.speeds.times_faster(device) <= self.aggregator.wait_limit
 
     def stop_waiting(self) -> bool:
         """Let those go on that wait for a step which will not come by itself.
@@ -292,10 +292,10 @@ class Run:
             return True
         # A device that lost tasks may come back; one whose replies fail will not do.
         failing = not state.failures.keys() <= LOSSES
-        if failing and fleet.quarantined(state.time):
+        if failing and fleet.readiness.quarantined(state.time):
             return True
         # One without the memory for a task will never do.
-        lacking = fleet.too_small & fleet.present
+        lacking = fleet.readiness.too_small & fleet.present
         return bool(lacking) and self.dispatcher.next_return(state) == math.inf
 
     def _let_go(self) -> None:

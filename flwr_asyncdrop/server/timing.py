@@ -23,7 +23,7 @@ def timing_of(
 
     Nothing waits longer than `ttl` seconds for a real device.
     """
-    expected = fleet.expected(device, cost)
+    expected = fleet.devices.expected(device, cost)
     if fleet.profiles is not None:
         profile = fleet.profiles[device]
         return _simulated(state, profile, cost, faults.waits(expected))

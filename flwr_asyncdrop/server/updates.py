@@ -46,7 +46,7 @@ def update_of(
         staleness=staleness,
         num_examples=reply.num_examples,
         base=None if part.arrays is None else cut(part.arrays),
-        capability=fleet.capability(order.device),
+        capability=fleet.speeds.capability(order.device),
         rank=order.rank,
         num_ranks=order.num_ranks,
         lr_factor=lr_factor,

@@ -20,10 +20,10 @@ def work_of(
     """
     context = WorkContext(
         device,
-        fleet.rank(device),
+        fleet.speeds.rank(device),
         fleet.num_ranks,
-        fleet.capability(device),
-        fleet.usual_seconds(device, cost),
+        fleet.speeds.capability(device),
+        fleet.devices.usual_seconds(device, cost),
         state.time,
         server_round,
     )

@@ -119,12 +119,25 @@ def test_a_state_of_a_version_without_work_policies_is_read():
 
 
 def test_all_that_a_fleet_knows_is_saved_or_derived():
-    derived = {"num_ranks", "profiles", "model_bytes", "_come_and_go"}
-    derived |= {"_connected", "_present", "_seen", "_device_of", "_declared"}
-    derived |= {"_ranks", "_slowness", "_speeds", "_filings", "_calendar"}
+    fleet = Fleet(4)
+    known = vars(fleet) | vars(fleet.devices) | vars(fleet.readiness)
+    derived = {"profiles", "devices", "speeds", "readiness", "_come_and_go"}
+    derived |= {"_connected", "_seen", "_device_of", "_model_bytes"}
+    derived |= {"_devices", "_speeds", "_filings", "_calendar"}
     # Who is being probed is asked again.
     derived |= {"probed_until"}
-    assert set(vars(Fleet(4))) - derived == Fleet(4).state_dict().keys()
+    assert known.keys() - derived == fleet.state_dict().keys()
+
+
+def test_ranks_follow_from_what_else_a_fleet_knows():
+    fleet, resumed = Fleet(2), Fleet(2)
+    fleet.refresh([1, 2])
+    fleet.observe(0, 5.0, compute=1.0)
+    fleet.observe(1, 1.0, compute=1.0)
+    resumed.refresh([1, 2])
+    assert resumed.speeds.ranks.tolist() == [0, 1]
+    resumed.load_state_dict(fleet.state_dict())
+    assert resumed.speeds.ranks.tolist() == fleet.speeds.ranks.tolist() == [1, 0]
 
 
 def test_all_that_a_delivery_knows_is_saved_or_derived():

@@ -145,21 +145,21 @@ class TestRanks:
         fleet = self.fleet(DeviceReport(2.0), DeviceReport(1.0))
         fleet.observe(0, seconds=5.0, compute=1.0)
         fleet.observe(1, seconds=8.0, compute=1.0)
-        assert fleet.ranks.tolist() == [1, 0]
-        assert fleet.capability(0) == 0.5
+        assert fleet.speeds.ranks.tolist() == [1, 0]
+        assert fleet.speeds.capability(0) == 0.5
 
     def test_a_device_that_reports_nothing_goes_by_its_turnaround(self):
         fleet = self.fleet(DeviceReport(2.0), None, DeviceReport(9.0))
         fleet.observe(1, seconds=5.0, compute=1.0)
-        assert fleet.ranks.tolist() == [0, 1, 2]
+        assert fleet.speeds.ranks.tolist() == [0, 1, 2]
 
     def test_declared_speeds_alone_decide_if_all_declare_one(self):
         fleet = self.fleet(*(DeviceReport(capacity=c) for c in (1.0, 5.0, 2.5)))
-        assert fleet.ranks.tolist() == [2, 0, 1]
+        assert fleet.speeds.ranks.tolist() == [2, 0, 1]
 
     def test_a_declared_speed_overrides_what_is_measured(self):
         reports = [DeviceReport(1.0, capacity=1.0), DeviceReport(4.0, capacity=2.0)]
-        assert self.fleet(*reports).ranks.tolist() == [1, 0]
+        assert self.fleet(*reports).speeds.ranks.tolist() == [1, 0]
 
     def test_declared_and_measured_devices_compare_by_the_median_of_those_that_do_both(
         self,
@@ -172,8 +172,8 @@ class TestRanks:
             DeviceReport(capacity=4.0),
             DeviceReport(5.0),
         )
-        assert fleet.slowness.tolist() == [7.0, 3.5, 1.75, 5.0]
-        assert fleet.ranks.tolist() == [3, 1, 0, 2]
+        assert fleet.speeds.slowness.tolist() == [7.0, 3.5, 1.75, 5.0]
+        assert fleet.speeds.ranks.tolist() == [3, 1, 0, 2]
 
     def test_links_are_measured_again_when_a_run_resumes_an_hour_later(self):
         """The run's clock stands still until then, and that of the device does not."""
@@ -190,7 +190,7 @@ class TestRanks:
             for _ in range(8):
                 task = DeviceReport(10.0, offset + 3.0, offset + 13.0)
                 fleet.update_from_report(0, task, Trip(0.0, 18.0, sizes))
-            link = fleet.link(0, 1.0)
+            link = fleet.devices.link(0, 1.0)
             assert link.bytes_per_second_down == 2 * MB
             assert link.bytes_per_second_up == 1 * MB
 
@@ -200,5 +200,5 @@ class TestRanks:
         fleet.update_from_report(
             0, DeviceReport(99.0), Trip(0.0, 1.0, TaskCost(1.0, 0, 0))
         )
-        assert fleet.ranks.tolist() == [0, 1]
-        assert fleet.capacities == {}
+        assert fleet.speeds.ranks.tolist() == [0, 1]
+        assert fleet.devices.capacities == {}

@@ -45,19 +45,19 @@ def test_an_unknown_device_gets_the_codec_for_those():
 def test_a_real_device_is_unknown_until_its_speed_and_its_bandwidth_are_known():
     fleet = Fleet(1)
     fleet.refresh([7])
-    assert fleet.link(0, 0.5) == Link()
+    assert fleet.devices.link(0, 0.5) == Link()
     trip = Trip(0.0, 9.0, TaskCost(1.0, 100, 100))
     fleet.update_from_report(0, DeviceReport(train_seconds=4.0), trip)
-    assert fleet.link(0, 0.5) == Link()
+    assert fleet.devices.link(0, 0.5) == Link()
     report = DeviceReport(train_seconds=4.0, bandwidth=1000.0)
     fleet.update_from_report(0, report, trip)
-    assert fleet.link(0, 0.5) == Link(2.0, 1000.0, 1000.0)
+    assert fleet.devices.link(0, 0.5) == Link(2.0, 1000.0, 1000.0)
 
 
 def test_a_simulated_device_is_known():
     fleet = Fleet(1, [DeviceProfile(4.0, 100.0, 50.0)])
     fleet.refresh([7])
-    assert fleet.link(0, 0.5) == Link(2.0, 100.0, 50.0)
+    assert fleet.devices.link(0, 0.5) == Link(2.0, 100.0, 50.0)
 
 
 def test_runs_tell_choices_apart():

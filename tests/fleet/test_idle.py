@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.fleet import ranked, speed_order
+from flwr_asyncdrop.fleet import relative_speeds, speed_order
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.calendar import Calendar
 from flwr_asyncdrop.fleet.capacity import Trip
@@ -23,20 +23,20 @@ NODES = range(100, 112)
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     monkeypatch.setattr(speed_order, "_BLOCK", 3)
-    monkeypatch.setattr(ranked, "_MANY", 3)
+    monkeypatch.setattr(relative_speeds, "_MANY", 3)
 
 
 def listed(fleet, taken, time, lost, by_rank):
     """Say who is idle by rank, by the rule."""
-    idle = [d for d in fleet.idle(taken, time).tolist() if d not in lost]
-    ranks = fleet.ranks if by_rank else np.zeros(len(fleet), int)
+    idle = [d for d in fleet.readiness.idle(taken, time).tolist() if d not in lost]
+    ranks = fleet.speeds.ranks if by_rank else np.zeros(len(fleet), int)
     num_ranks = fleet.num_ranks if by_rank else 1
     return [[d for d in idle if ranks[d] == rank] for rank in range(num_ranks)]
 
 
 def filed(fleet, taken, time, lost, by_rank):
     """Say what the fleet has filed."""
-    found = fleet.idle_devices(taken, time, lost=lost, by_rank=by_rank)
+    found = fleet.readiness.idle_devices(taken, time, lost=lost, by_rank=by_rank)
     return [
         [found.pick(rank, number) for number in range(found.count(rank))]
         for rank in range(found.num_ranks)
@@ -44,7 +44,7 @@ def filed(fleet, taken, time, lost, by_rank):
 
 
 def naive_capability(fleet, device):
-    slowness = fleet.slowness
+    slowness = fleet.speeds.slowness
     seconds, fastest = slowness[device], slowness.min()
     if seconds in (0, np.inf):
         return 1.0
@@ -54,7 +54,7 @@ def naive_capability(fleet, device):
 
 
 def naive_times_faster(fleet, device):
-    seconds, known = fleet.seconds[device], np.array(fleet.seconds)
+    seconds, known = fleet.devices.seconds[device], np.array(fleet.devices.seconds)
     if seconds in (0, np.inf):
         return 1.0
     return np.median(known[np.isfinite(known)]) / seconds
@@ -124,15 +124,15 @@ class Played:
                 trip = Trip(0.0, 2.0, TaskCost(1.0, 100, 100))
                 fleet.update_from_report(device, report, trip)
             case "quarantine", (device, seconds):
-                fleet.quarantine(device, now + seconds)
+                fleet.readiness.quarantine(device, now + seconds)
             case "probe", (device, seconds):
-                fleet.await_answer(device, now + seconds)
+                fleet.readiness.await_answer(device, now + seconds)
             case "answered", (device,):
-                fleet.answered(device)
+                fleet.readiness.answered(device)
             case "clear", (device,):
-                fleet.clear_failures(device)
+                fleet.readiness.clear_failures(device)
             case "rule_out", (device,):
-                fleet.rule_out(device)
+                fleet.readiness.rule_out(device)
             case "lose", (device,):
                 self.lost.append(device)
             case "update", ():
@@ -157,9 +157,21 @@ def test_whatever_happens_the_same_devices_are_idle_in_the_same_order(
                 assert filed(fleet, *state) == listed(fleet, *state)
         for device in range(len(fleet)):
             if fleet.present:
-                assert fleet.rank(device) == fleet.ranks[device]
-            assert fleet.capability(device) == naive_capability(fleet, device)
-            assert fleet.times_faster(device) == naive_times_faster(fleet, device)
+                assert fleet.speeds.rank(device) == fleet.speeds.ranks[device]
+            assert fleet.speeds.capability(device) == naive_capability(fleet, device)
+            assert fleet.speeds.times_faster(device) == naive_times_faster(
+                fleet, device
+            )
+
+
+def test_a_speed_counts_though_nobody_has_asked_for_a_rank_yet():
+    fleet = built("real", 2)
+    fleet.refresh([1, 2])
+    state = set(), 0.0, [], True
+    assert filed(fleet, *state) == listed(fleet, *state) == [[0], [1]]
+    fleet.observe(0, 5.0, compute=1.0)
+    fleet.observe(1, 1.0, compute=1.0)
+    assert filed(fleet, *state) == listed(fleet, *state) == [[1], [0]]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -171,15 +183,17 @@ def test_a_quick_selection_chooses_what_the_plain_one_does(
     for event in events:
         played.play(*event)
     fleet, busy = played.fleet, [seed % num_ranks]
-    idle = fleet.idle(played.taken, played.time)
+    idle = fleet.readiness.idle(played.taken, played.time)
     for selection in (Stratified(), Uniform()):
-        among = fleet.idle_devices(played.taken, played.time, by_rank=selection.by_rank)
+        among = fleet.readiness.idle_devices(
+            played.taken, played.time, by_rank=selection.by_rank
+        )
         plain, quick = np.random.default_rng(seed), np.random.default_rng(seed)
         chosen = selection.choose_idle(among, busy, quick)
         if not len(idle):
             assert chosen is None
             continue
-        assert chosen == selection.choose(idle, fleet.ranks, busy, plain)
+        assert chosen == selection.choose(idle, fleet.speeds.ranks, busy, plain)
         assert plain.random() == quick.random()
 
 

@@ -66,9 +66,9 @@ def test_lines_say_it_all(lines):
     run = Run(num_updates=480)
     run.progress.on_fleet(run.fleet)
     run.fleet.refresh(range(24))
-    run.fleet.quarantined_until = {3: 600.0, 4: 300.0}
-    run.fleet.probed_until = {5: 512.0, 6: 520.0}
-    run.fleet.too_small = {7}
+    run.fleet.readiness.quarantined_until = {3: 600.0, 4: 300.0}
+    run.fleet.readiness.probed_until = {5: 512.0, 6: 520.0}
+    run.fleet.readiness.too_small = {7}
     run.state.updates = 126
     run.evaluate("server", loss=0.3, accuracy=0.9126)
     run.now += 0.1

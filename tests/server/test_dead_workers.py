@@ -91,7 +91,7 @@ def test_real_devices_lose_the_task_and_are_not_quarantined():
     assert len(done.recorder.merged) == 24
     assert {kind for _, kind, _ in done.recorder.failures} == {"no-worker"}
     assert len(done.recorder.failures) == 34
-    assert not done.run.fleet.quarantined(done.state.time)
+    assert not done.run.fleet.readiness.quarantined(done.state.time)
 
 
 class Keeping(Mixing):

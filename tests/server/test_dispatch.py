@@ -35,8 +35,10 @@ class Half:
         return Part({"w": state.arrays["w"][:2]}, indices, {"w": (2,)}, compute=0.25)
 
 
-def dispatcher(profiles=None, nodes=(30, 10), assignment=None, ttl=60, **faults):
-    fleet = Fleet(len(nodes), profiles)
+def dispatcher(
+    profiles=None, nodes=(30, 10), assignment=None, ttl=60, num_ranks=None, **faults
+):
+    fleet = Fleet(num_ranks or len(nodes), profiles)
     fleet.refresh(nodes)
     settings = TrainSettings({"lr": 0.5}, StepDecay((3,), 0.1), KEYS, ttl)
     rules = DispatchRules(
@@ -153,13 +155,13 @@ class TestDeadlinesOfRealDevices:
         sender.tracker.took_longer(
             order, 120.0
         )  # 480 s for the full model: 80 + 0.3 * 400
-        assert sender.fleet.expected(order.device, order.cost) == 200.0 / 4
+        assert sender.fleet.devices.expected(order.device, order.cost) == 200.0 / 4
 
     def test_of_a_device_that_nobody_knows_it_says_nothing(self):
         sender = dispatcher(ttl=3600)
         order, _ = sender.next_task(at(0.0, run_state()), 1)
         sender.tracker.took_longer(order, 3600.0)
-        assert sender.fleet.expected(order.device, order.cost) is None
+        assert sender.fleet.devices.expected(order.device, order.cost) is None
 
 
 @pytest.mark.parametrize(
@@ -173,11 +175,11 @@ def test_too_many_failures_in_a_row_bring_quarantine(profiles, released):
     order, _ = sender.next_task(at(7.0, state), 1)
     for _ in range(3):
         sender.tracker.failed(state, order)
-    assert sender.fleet.quarantined_until == {order.device: released}
+    assert sender.fleet.readiness.quarantined_until == {order.device: released}
     sender.tracker.succeeded(order, Trip(6.0, 7.0, order.cost), report=None)
-    assert sender.fleet.quarantined_until == {}
+    assert sender.fleet.readiness.quarantined_until == {}
     sender.tracker.failed(state, order)
-    assert sender.fleet.quarantined_until == {}
+    assert sender.fleet.readiness.quarantined_until == {}
 
 
 def test_a_share_of_the_orders_gets_lost_wherever_time_is_simulated():
@@ -204,8 +206,8 @@ def test_a_lost_order_never_arrives_and_shows_when_it_is_overdue(deadline, shows
 
 
 def test_a_late_order_keeps_its_device_and_gives_its_rank_to_another():
-    sender = dispatcher([DeviceProfile(s) for s in (1, 1, 2, 2)], nodes=range(1, 5))
-    sender.fleet.num_ranks = 2
+    profiles = [DeviceProfile(s) for s in (1, 1, 2, 2)]
+    sender = dispatcher(profiles, nodes=range(1, 5), num_ranks=2)
     state = run_state()
     first, _ = sender.next_task(at(0.0, state), 1)
     assert first.rank == 0

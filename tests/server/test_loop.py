@@ -571,7 +571,10 @@ class TestFailures:
         assert sent[6:] == list(range(13, 13 + len(sent) - 6))
         assert run.state.failures == {"client-error": 5}
         fleet = run.run.fleet
-        assert (fleet.failures_in_a_row, fleet.quarantined_until) == ({}, {})
+        assert (
+            fleet.readiness.failures_in_a_row,
+            fleet.readiness.quarantined_until,
+        ) == ({}, {})
 
     def test_with_all_devices_in_quarantine_the_clock_goes_to_the_first_release(self):
         outcomes = iter([failing] * 2 + [plus_one] * 9)

@@ -99,7 +99,9 @@ class Books(Recorder):
     def on_dispatch(self, state, order):
         super().on_dispatch(state, order)
         self.notice_steps(state)
-        assert self.fleet.quarantined_until.get(order.device, 0.0) <= state.time
+        assert (
+            self.fleet.readiness.quarantined_until.get(order.device, 0.0) <= state.time
+        )
         assert order.timing.due > state.time
         assert state.time < order.timing.deadline <= order.timing.gives_up
 

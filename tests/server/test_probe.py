@@ -137,7 +137,7 @@ class TestResumed:
         grid.now = 1e6  # the clock of the devices, too
         options = {"in_flight": 2, "probes": True, "arrays": arrays}
         run = Run(grid, rounds=8, saved=saved, **options).go()
-        link = run.run.fleet.link(0, 1.0)
+        link = run.run.fleet.devices.link(0, 1.0)
         assert link.bytes_per_second_down == pytest.approx(bytes_a_second, rel=0.1)
         assert link.bytes_per_second_up == pytest.approx(bytes_a_second, rel=0.1)
 
@@ -267,8 +267,8 @@ class TestMemory:
         grid = HandlerGrid(device(reports), node_ids=reports)
         run = Run(grid, arrays=arrays, in_flight=2, probes=True).go()
         assert {order.node_id for order in run.recorder.orders} == {2}
-        assert run.run.fleet.too_small == {0}
-        assert run.run.fleet.quarantined(run.state.time) == 0
+        assert run.run.fleet.readiness.too_small == {0}
+        assert run.run.fleet.readiness.quarantined(run.state.time) == 0
         assert caplog.text.count("device 0 gets no tasks: the full model") == 1
 
     def test_those_who_wait_for_each_other_go_on_without_it(self):

@@ -54,7 +54,7 @@ def test_a_queue_of_one_worked_out_by_hand():
 def test_its_time_in_the_queue_does_not_make_a_device_slow():
     grid = QueueGrid({7: 20.0, 9: 50.0})
     run = Run(grid, in_flight=2, queue_ahead=2, rounds=6, patience=500.0).go()
-    seconds = run.run.fleet.seconds
+    seconds = run.run.fleet.devices.seconds
     assert seconds == pytest.approx([20.0, 50.0], abs=0.5)
 
 
@@ -96,7 +96,7 @@ def test_a_failure_makes_way_for_the_next_of_the_queue():
     run = Run(grid, in_flight=1, queue_ahead=1, rounds=3).go()
     assert run.state.failures == {"client-error": 1}
     assert run.recorder.merged[0].queued == 0
-    assert run.run.fleet.seconds == pytest.approx([2.0], abs=0.3)
+    assert run.run.fleet.devices.seconds == pytest.approx([2.0], abs=0.3)
 
 
 def test_simulated_devices_and_those_that_wait_for_each_other_have_no_queue():

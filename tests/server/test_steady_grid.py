@@ -179,7 +179,7 @@ def test_not_sent_has_the_true_reason_and_the_run_goes_on(clock):
     assert (device, kind) == (1, "not-sent")
     assert reason == "push_messages failed: ValueError: too large"
     # An outage is no fault of a device, but each of these is one of its own.
-    assert run.run.fleet.quarantined_until
+    assert run.run.fleet.readiness.quarantined_until
 
 
 class Hanging:

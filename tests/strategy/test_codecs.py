@@ -482,6 +482,6 @@ def test_speed_ranks_count_the_transfers_as_they_are_coded():
         for device, (seconds, bandwidth) in enumerate(reports):
             report = DeviceReport(seconds, bandwidth=bandwidth)
             fleet.update_from_report(device, report, trip)
-        ranks[codec] = fleet.ranks.tolist()
+        ranks[codec] = fleet.speeds.ranks.tolist()
     # 1 s + 8 s against 4 s; and 1 s + 1 s
     assert ranks == {None: [1, 0], "q4": [0, 1]}

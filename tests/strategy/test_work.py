@@ -219,7 +219,9 @@ def test_what_real_devices_report_is_of_the_steps_that_they_trained():
         return reply
 
     noting, _ = start(reporting, fleet=None, work=Fixed(0.3, 0.3), rounds=1)
-    assert {each.train_seconds for each in noting.fleet.capacities.values()} == {10.0}
+    assert {
+        each.train_seconds for each in noting.fleet.devices.capacities.values()
+    } == {10.0}
 
 
 def test_steps_that_simulated_time_does_not_count_are_warned_of(caplog):

@@ -86,7 +86,9 @@ class RunCollector(Collector):
 
     def _of_the_run(self, tallies: Tallies) -> Iterator[Metric]:
         state, fleet = self._state, self._fleet
-        quarantined, probing = fleet.quarantined(state.time), fleet.probing(state.time)
+        readiness = fleet.readiness
+        quarantined = readiness.quarantined(state.time)
+        probing, too_small = readiness.probing(state.time), len(readiness.too_small)
         for name, says, value in (
             ("clock_seconds", "The run's clock", state.time),
             ("model_version", "Times that the model has changed", state.version),
@@ -100,7 +102,7 @@ class RunCollector(Collector):
                 quarantined,
             ),
             ("probing_devices", f"{_NO_TASK}, until they report capacity", probing),
-            ("too_small_devices", f"{_NO_TASK}, for want of RAM", len(fleet.too_small)),
+            ("too_small_devices", f"{_NO_TASK}, for want of RAM", too_small),
         ):
             if value is not None:
                 yield GaugeMetricFamily(f"asyncdrop_{name}", says, value)
@@ -141,13 +143,14 @@ class RunCollector(Collector):
 
     def _of_each_device(self, tallies: Tallies) -> Iterator[Metric]:
         fleet = self._fleet
-        failures, known = fleet.failures_in_a_row, fleet.capacities.copy()
+        failures = fleet.readiness.failures_in_a_row
+        known = fleet.devices.capacities.copy()
         down = {d: c.bytes_per_second_down for d, c in known.items()}
         up = {d: c.bytes_per_second_up for d, c in known.items()}
         train = {d: c.train_seconds for d, c in known.items()}
         memory = {d: c.memory for d, c in known.items()}
         failed = {d: failures.get(d, 0) for d in range(len(fleet))}
-        full: dict[int, float] = dict(enumerate(fleet.seconds.copy()))
+        full: dict[int, float] = dict(enumerate(fleet.devices.seconds.copy()))
         for name, says, values in (
             ("full_task_seconds", "Full model, from dispatch to reply", full),
             ("train_seconds", "Full model, the local steps alone", train),

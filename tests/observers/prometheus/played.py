@@ -23,8 +23,8 @@ class PlayedRun:
         self.state = RunState.start_from({}, seed=0)
         self.fleet = Fleet(TIERS)
         self.fleet.refresh(range(TIERS))
-        self.fleet.seconds = [1.0, 2.0, 3.0, 4.0]
-        self.fleet.capacities = {
+        self.fleet.devices.seconds = [1.0, 2.0, 3.0, 4.0]
+        self.fleet.devices.capacities = {
             rank: Capacity(train_seconds=0.5, memory=1e9, bandwidth=1e6)
             for rank in range(TIERS)
         }
@@ -49,7 +49,7 @@ class PlayedRun:
             state.bytes_up += 900
             if rank == TIERS - 1 and state.updates % 2:
                 state.failures["shape"] = state.failures.get("shape", 0) + 1
-                self.fleet.failures_in_a_row[rank] = 1
+                self.fleet.readiness.failures_in_a_row[rank] = 1
                 metrics.on_failure(state, order, "shape", "narrower")
                 continue
             state.updates += 1

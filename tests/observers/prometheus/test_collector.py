@@ -55,9 +55,9 @@ def test_who_is_connected_and_who_gets_no_task_and_why():
     fleet = Fleet(2)
     fleet.refresh([10, 20, 30, 40])
     fleet.refresh([10, 30])
-    fleet.quarantined_until = {0: 5.0, 1: 9.0}
-    fleet.probed_until = {2: 5.0}
-    fleet.too_small = {1, 2, 3}
+    fleet.readiness.quarantined_until = {0: 5.0, 1: 9.0}
+    fleet.readiness.probed_until = {2: 5.0}
+    fleet.readiness.too_small = {1, 2, 3}
     state = RunState.start_from({}, seed=0)
     counts = []
     for state.time in (0.0, 5.0, 9.0):

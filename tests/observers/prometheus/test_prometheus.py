@@ -249,7 +249,7 @@ class TestCardinality:
     )
     def test_each_device_is_shown_in_small_fleets_only(self, devices, options, shown):
         with Started(devices=devices, **options) as run:
-            run.fleet.seconds = [2.0] * devices
+            run.fleet.devices.seconds = [2.0] * devices
             scrape = run.scrape()
         seconds = scrape.by("asyncdrop_device_full_task_seconds", "device")
         assert seconds == dict.fromkeys(map(str, range(shown)), 2.0)
@@ -257,9 +257,9 @@ class TestCardinality:
 
     def test_of_a_device_only_what_is_known_is_said(self):
         with Started(devices=3) as run:
-            run.fleet.seconds[1] = 4.0
-            run.fleet.failures_in_a_row = {0: 5}
-            run.fleet.capacities = {
+            run.fleet.devices.seconds[1] = 4.0
+            run.fleet.readiness.failures_in_a_row = {0: 5}
+            run.fleet.devices.capacities = {
                 1: Capacity(train_seconds=2.5, memory=3e9),
                 2: Capacity(bandwidth=1e6),
             }
@@ -490,12 +490,12 @@ def test_it_can_be_read_at_any_moment():
         while not all(read.done() for read in reads):
             number += 1
             run.state.in_flight[f"m{number}"] = replace(ORDER, rank=number % 8)
-            run.fleet.quarantined_until[number % 50] = 1e9
-            run.fleet.failures_in_a_row[number % 50] = 1
+            run.fleet.readiness.quarantined_until[number % 50] = 1e9
+            run.fleet.readiness.failures_in_a_row[number % 50] = 1
             if number % 3:
                 run.state.in_flight.pop(next(iter(run.state.in_flight)))
-                run.fleet.quarantined_until.pop((number * 7) % 50, None)
-                run.fleet.failures_in_a_row.pop((number * 7) % 50, None)
+                run.fleet.readiness.quarantined_until.pop((number * 7) % 50, None)
+                run.fleet.readiness.failures_in_a_row.pop((number * 7) % 50, None)
         assert all(read.result().samples for read in reads)
 
 

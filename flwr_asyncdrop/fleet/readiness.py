@@ -2,18 +2,26 @@
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_asyncdrop.fleet.calendar import Calendar
+from flwr_asyncdrop.fleet.devices import Devices
 from flwr_asyncdrop.fleet.filing import Filing
 from flwr_asyncdrop.fleet.idle import IdleDevices, ListedDevices
-from flwr_asyncdrop.fleet.profiles import DeviceProfile
-from flwr_asyncdrop.fleet.ranked import RankedDevices
+from flwr_asyncdrop.fleet.relative_speeds import Changed, RelativeSpeeds
+from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
+
+_SAVED: dict[str, Any] = {
+    "failures_in_a_row": dict[int, int],
+    "quarantined_until": dict[int, float],
+    "too_small": set[int],
+}
 
 
-class ReadyDevices(RankedDevices):
+class Readiness:
     """What keeps devices from having a task, and who is idle.
 
     No task goes to one that is away, in quarantine, too small for any submodel, or has
@@ -22,13 +30,9 @@ class ReadyDevices(RankedDevices):
     what is kept up to date.
     """
 
-    def __init__(
-        self,
-        num_ranks: int,
-        profiles: Sequence[DeviceProfile] | None,
-        model_bytes: tuple[int, int],
-    ) -> None:
-        super().__init__(num_ranks, profiles, model_bytes)
+    def __init__(self, devices: Devices, speeds: RelativeSpeeds) -> None:
+        self._devices = devices
+        self._speeds = speeds
         # Since a device's last success; absent if none.
         self.failures_in_a_row: dict[int, int] = {}
         # When a device gets tasks again, on the loop's clock; a probed one, at the
@@ -39,10 +43,20 @@ class ReadyDevices(RankedDevices):
         self.too_small: set[int] = set()
         # By whether ranks count, and whether devices are left out that lost tasks.
         self._filings: dict[tuple[bool, bool], Filing] = {}
-        availabilities = [profile.availability for profile in profiles or ()]
+        availabilities = [profile.availability for profile in devices.profiles or ()]
         self._come_and_go = any(availabilities)
         suits = self._come_and_go and Calendar.suits(availabilities)
         self._calendar = Calendar(availabilities) if suits else None
+
+    def state_dict(self) -> StateDict:
+        """Return what keeps devices from having a task; who is probed is asked anew."""
+        plain: StateDict = to_plain({name: getattr(self, name) for name in _SAVED})
+        return plain
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Take over what `state_dict` returned."""
+        for name, kind in _SAVED.items():
+            setattr(self, name, from_plain(kind, state[name]))
 
     def quarantined(self, time: float) -> int:
         """Return how many devices are in quarantine at `time`, on the loop's clock."""
@@ -62,27 +76,32 @@ class ReadyDevices(RankedDevices):
         """Forget the failures of a device, and end its quarantine."""
         self.failures_in_a_row.pop(device, None)
         if self.quarantined_until.pop(device, None) is not None:
-            self._note_changed(device)
+            self._refile(device)
 
     def quarantine(self, device: int, until: float) -> None:
         """Give a device no task before `until`, on the loop's clock."""
         self.quarantined_until[device] = until
-        self._note_changed(device)
+        self._refile(device)
 
     def await_answer(self, device: int, until: float) -> None:
         """Give a device no task before it has answered, or until `until`."""
         self.probed_until[device] = until
-        self._note_changed(device)
+        self._refile(device)
 
     def answered(self, device: int) -> None:
         """Note that a device has said what it can do."""
         self.probed_until.pop(device, None)
-        self._note_changed(device)
+        self._refile(device)
 
     def rule_out(self, device: int) -> None:
-        """Give a device no task until it reports more memory: none is small enough."""
+        """Give a device no task until it reports anew: no submodel is small enough."""
         self.too_small.add(device)
-        self._note_changed(device)
+        self._refile(device)
+
+    def admit(self, device: int) -> None:
+        """Note that a device has reported, so that a submodel may be small enough."""
+        self.too_small.discard(device)
+        self._refile(device)
 
     def idle(self, busy: Collection[int], time: float) -> NDArray[np.int64]:
         """Return the devices that can have a task at `time`, ascending.
@@ -90,7 +109,7 @@ class ReadyDevices(RankedDevices):
         Those are connected, not in `busy`, large enough, neither in quarantine nor
         being probed, and, if they are simulated, there by their profile.
         """
-        free = sorted(self._present.difference(busy))
+        free = sorted(self._speeds.present - {*busy})
         restricted = self.too_small or self.quarantined_until or self.probed_until
         if self._come_and_go or restricted:
             free = [device for device in free if self._free_from(device, time) == time]
@@ -100,16 +119,12 @@ class ReadyDevices(RankedDevices):
         """Return whether a device is one of those that `idle` returns."""
         return device not in busy and self._free_from(device, time) == time
 
-    def connected(self) -> NDArray[np.int64]:
-        """Return the devices that are connected, ascending."""
-        return np.array(sorted(self._present), dtype=np.int64)
-
     def next_return(self, busy: Collection[int], time: float) -> float:
         """Return when the first device that is not in `busy` can train, from `time` on.
 
         Infinity if all that are connected are busy, or too small.
         """
-        free = self._present.difference(busy)
+        free = self._speeds.present - {*busy}
         return min((self._free_from(device, time) for device in free), default=math.inf)
 
     def idle_devices(
@@ -124,18 +139,19 @@ class ReadyDevices(RankedDevices):
 
         Those that are `lost` are left out, too. If not `by_rank`, all have rank 0.
         """
-        if self._declared or (self._come_and_go and self._calendar is None):
+        speeds = self._speeds
+        if speeds.declared or (self._come_and_go and self._calendar is None):
             # The speed of one changes that of others; or nothing says who has come.
             idle = self.idle(taken, time)
             idle = np.setdiff1d(idle, lost) if len(lost) else idle
-            ranks = self.ranks if by_rank else np.zeros(len(self.seconds), np.int64)
-            return ListedDevices(idle, ranks, self.num_ranks if by_rank else 1)
+            ranks = speeds.ranks if by_rank else np.zeros(len(self._devices), int)
+            return ListedDevices(idle, ranks, speeds.num_ranks if by_rank else 1)
         key = by_rank, bool(lost)
         if key not in self._filings:
             self._filings[key] = Filing(
-                self.num_ranks if by_rank else 1,
+                speeds.num_ranks if by_rank else 1,
                 self._released_at,
-                self.rank if by_rank else lambda device: 0,
+                speeds.rank if by_rank else lambda device: 0,
                 lambda: self._filed_ranks(by_rank=by_rank),
             )
         filed = self._filings[key].at(time, taken, lost)
@@ -145,32 +161,36 @@ class ReadyDevices(RankedDevices):
         return filed
 
     def _filed_ranks(self, *, by_rank: bool) -> tuple[NDArray[np.int64], set[int]]:
-        ranks = np.full(len(self.seconds), -1, dtype=np.int64)
-        present = list(self._present)
-        ranks[present] = self.ranks[present] if by_rank else 0
+        ranks = np.full(len(self._devices), -1, dtype=np.int64)
+        present = list(self._speeds.present)
+        ranks[present] = self._speeds.ranks[present] if by_rank else 0
         restricted = self.too_small | {*self.quarantined_until, *self.probed_until}
-        return ranks, restricted & self._present
+        return ranks, restricted & self._speeds.present
 
     def _free_from(self, device: int, time: float) -> float:
         """Return when a device that is present can have a task, from `time` on."""
         time = self._released_at(device, time)
-        if self.profiles is None or time == math.inf:
+        profiles = self._devices.profiles
+        if profiles is None or time == math.inf:
             return time
-        availability = self.profiles[device].availability
+        availability = profiles[device].availability
         return time if availability is None else availability.earliest(time)
 
     def _released_at(self, device: int, time: float) -> float:
         """Return when nothing keeps a device from having a task but its profile."""
-        if device in self.too_small or device not in self._present:
+        if device in self.too_small or device not in self._speeds.present:
             return math.inf
         quarantined = self.quarantined_until.get(device, time)
         return max(time, quarantined, self.probed_until.get(device, time))
 
-    def _note_changed(self, *devices: int) -> None:
-        for filing in self._filings.values():
-            filing.changed.update(devices)
-
-    def _forget_order(self) -> None:
-        super()._forget_order()
+    def refile(self, changed: Changed) -> None:
+        """Note that devices have come or gone, or have other ranks."""
+        if changed is not None:
+            self._refile(*changed)
+            return
         for filing in self._filings.values():
             filing.forget()
+
+    def _refile(self, *devices: int) -> None:
+        for filing in self._filings.values():
+            filing.changed.update(devices)
