@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr_asyncdrop.app.config import DEVICE_KEYS, RunConfig
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.fleet.profiles import (
     BYTES_PER_MEGABIT,
     BYTES_PER_MEGABYTE,
     DeviceProfile,
-    speed_levels,
 )
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST

@@ -2,7 +2,8 @@
 
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.idle import IdleDevices
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.fleet.selection import (
     QuickSelection,
     Selection,

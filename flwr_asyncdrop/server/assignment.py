@@ -6,42 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flwr_asyncdrop.exceptions import CapacityError, ShapeError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskContext, MaskPolicy, fit, unit_scores
 from flwr_asyncdrop.seeding import torch_generator
+from flwr_asyncdrop.server.compute_share import ComputeShare
 from flwr_asyncdrop.server.extra_records import checked_extra
 from flwr_asyncdrop.server.order import Part
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Indices,
-    Inputs,
     Keep,
-    LoraFlops,
-    LoraPlan,
     Plan,
     State,
     extract,
-    narrow,
     silenced,
-    step_flops,
 )
 from flwr_asyncdrop.submodel.types import shapes_of
-
-ComputeShare = Callable[[Keep, Mapping[str, tuple[int, ...]]], float]
-"""From a submodel's units and shapes to its compute over the full model's."""
 
 Value = TypeVar("Value")
 
 logger = logging.getLogger("flwr.asyncdrop")
-
-DurationRule = Literal["flops", "paper"]
-"""What compute is measured in: FLOPs, or units as the paper has it."""
 
 
 class Assignment:
@@ -65,7 +55,6 @@ class Assignment:
         self._plan = plan
         self._compute = compute
         self._masked = masked
-        self._known: dict[tuple[tuple[int, ...], ...], float] = {}
         # Of small savings, once: copies share the list.
         self._said: list[str] = []
 
@@ -132,7 +121,7 @@ class Assignment:
             arrays=cut(state.arrays, indices),
             indices=indices,
             shapes=_travelling(plan.shapes if self._masked else shapes, state),
-            compute=1.0 if self._masked else self._share(keep, shapes),
+            compute=1.0 if self._masked else self._compute(keep, shapes),
             masked=self._masked,
             kept=dict(zip(plan.groups, keep, strict=True)),
             extra={r: cut(each, only(indices, each)) for r, each in extra.items()},
@@ -169,7 +158,7 @@ class Assignment:
             )
             keep, indices = self._chosen(plan, self.masks, context, state)
             shapes = plan.shapes_of(indices)
-            compute = self._share(keep, shapes)
+            compute = self._compute(keep, shapes)
         sent = _travelling(shapes, state)
         if sizes is not None:
             return TaskCost(compute, *sizes(sent))
@@ -197,7 +186,7 @@ class Assignment:
         shapes = plan.shapes_of(indices)
         size = _num_bytes(_travelling(shapes, state), state)
         whole = sum(tensor.nbytes for tensor in state.arrays.values())
-        compute, num_bytes = 1 - self._share(keep, shapes), 1 - size / whole
+        compute, num_bytes = 1 - self._compute(keep, shapes), 1 - size / whole
         if max(compute, num_bytes) >= masks.least_saving * left_out:
             return keep, indices
         if not self._said:
@@ -210,48 +199,10 @@ class Assignment:
         keep = plan.full_keep()
         return keep, plan.indices(keep)
 
-    def _share(self, keep: Keep, shapes: Mapping[str, tuple[int, ...]]) -> float:
-        sizes = tuple(shapes.values())
-        if sizes not in self._known:
-            self._known[sizes] = self._compute(keep, shapes)
-        return self._known[sizes]
-
 
 def only(indices: Indices, state: State) -> Indices:
     """Return the kept positions of these tensors alone."""
     return {name: dims for name, dims in indices.items() if name in state}
-
-
-def compute_share(
-    plan: Plan,
-    model: nn.Module | None,
-    example_inputs: Inputs | None,
-    rule: DurationRule = "flops",
-) -> ComputeShare:
-    """Return how to compare a submodel's compute with that of the full model.
-
-    By FLOPs if there is a module to count them on and it has any, else by the number of
-    weights, which is the same for fully connected layers. Adapters are a small part of
-    what a device computes, so without the module a task of theirs counts in full. The
-    rule ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the paper's
-    simulation does.
-    """
-    if rule == "paper":
-        return lambda keep, _: sum(len(units) for units in keep) / plan.num_units
-    if isinstance(plan, LoraPlan):
-        if model is None or example_inputs is None:
-            return lambda keep, shapes: 1.0
-        steps = LoraFlops(plan, model, example_inputs)
-        whole = steps.count(plan.shapes)
-        return lambda _, shapes: steps.count(dict(shapes)) / whole
-    if model is not None and example_inputs is not None:
-        flops = step_flops(model, example_inputs)
-        if flops > 0:
-            return lambda _, shapes: (
-                step_flops(narrow(model, shapes), example_inputs) / flops
-            )
-    elements = _elements(plan.shapes)
-    return lambda _, shapes: _elements(shapes) / elements
 
 
 def _fit(plan: Plan, keep: Keep, state: RunState, most_bytes: float) -> Keep:
@@ -302,7 +253,3 @@ def _check_size(state: RunState, most_bytes: float) -> None:
             f"the full model has {size:,} bytes, and {most_bytes:,.0f} is the most: "
             "choose an algorithm with submodels"
         )
-
-
-def _elements(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(math.prod(shape) for shape in shapes.values())

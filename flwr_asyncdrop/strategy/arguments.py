@@ -24,8 +24,8 @@ from flwr_asyncdrop.objectives import LocalObjective, checked_config
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.overrides import check_methods, check_no_fields, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
-from flwr_asyncdrop.server.assignment import DurationRule
 from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.server.compute_share import DurationRule
 from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.opening import FleetBuilder
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay

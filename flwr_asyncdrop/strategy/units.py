@@ -14,12 +14,9 @@ from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.readable import printable, shown, type_of
-from flwr_asyncdrop.server.assignment import (
-    Assignment,
-    DurationRule,
-    compute_share,
-)
+from flwr_asyncdrop.server.assignment import Assignment
 from flwr_asyncdrop.server.coder import sizes_of
+from flwr_asyncdrop.server.compute_share import DurationRule, compute_share
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import (
     Example,

@@ -11,7 +11,8 @@ from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import expected_schedule, fastest_share
 from flwr_asyncdrop.app.server import build_strategy
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.fleet.selection import Uniform
 from flwr_asyncdrop.fleet.work import WorkPolicy
 from flwr_asyncdrop.server.schedule import StepDecay

@@ -10,7 +10,7 @@ from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.seeding import torch_generator

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.checkpoint import Checkpointer
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid
 from tests.runs import answer

@@ -7,7 +7,7 @@ import pytest
 from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, run_of
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.observers import TensorBoardTracker
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.server.callbacks import Callback

@@ -20,7 +20,7 @@ from flwr_asyncdrop.checkpoint import Checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError, RunError
 from flwr_asyncdrop.fleet.codecs import CodecChoice
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.fleet.selection import Selection, Uniform
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.objectives import StandardObjective

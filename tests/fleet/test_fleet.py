@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.wire import DeviceReport
 

@@ -12,7 +12,8 @@ from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.calendar import Calendar
 from flwr_asyncdrop.fleet.capacity import Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 from flwr_asyncdrop.fleet.selection import Selection, Stratified, Uniform
 from flwr_asyncdrop.wire import DeviceReport
 from tests.nightly import examples

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
 
 
 def test_the_papers_fleet_by_hand():

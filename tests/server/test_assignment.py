@@ -6,7 +6,9 @@ from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy, RandomMask, SmartPartition
 from flwr_asyncdrop.server import assignment as module
-from flwr_asyncdrop.server.assignment import Assignment, compute_share
+from flwr_asyncdrop.server import compute_share as costs
+from flwr_asyncdrop.server.assignment import Assignment
+from flwr_asyncdrop.server.compute_share import compute_share
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.strategy.units import first_costs
 from flwr_asyncdrop.submodel import (
@@ -15,6 +17,7 @@ from flwr_asyncdrop.submodel import (
     lora_state,
     plan_blocks,
     plan_submodels,
+    step_flops,
 )
 from tests.runs import mlp, residual_mlp
 from tests.submodel.lora.models import Layers
@@ -173,19 +176,19 @@ def test_biases_count_in_scores_unless_told_otherwise(vectors, dropped):
     assert sorted({*range(6)} - {*rows}) == dropped
 
 
-def test_flops_are_counted_once_per_width():
+def test_flops_are_counted_once_per_width(monkeypatch):
     counted = []
 
-    def share(keep, shapes):
-        counted.append(shapes["2.weight"])
-        return 0.5
+    def flops(model, inputs):
+        counted.append(tuple(model[2].weight.shape))
+        return step_flops(model, inputs)
 
-    assignment = Assignment(PLAN, RandomMask(0.5), share)
-    state = run_state()
-    for number in range(20):
-        state.dispatched = number
-        assert assignment.part(state, 0, 8).compute == 0.5
-    assert sorted(counted) == [(2, 3), (3, 3)]  # chance rounds 2.5 of 5 units
+    monkeypatch.setattr(costs, "step_flops", flops)
+    assignment, state = submodels(RandomMask(0.5)), run_state()
+    for state.dispatched in range(20):
+        assignment.part(state, 0, 8)
+    # Chance rounds 2.5 of 5 units; the last is the full model.
+    assert sorted(counted) == [(2, 3), (3, 3), (5, 6)]
 
 
 def test_the_first_cost_is_that_of_the_first_task():

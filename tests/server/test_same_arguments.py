@@ -10,7 +10,7 @@ import torch
 from flwr_asyncdrop.aggregation import Buffered, Mixing
 from flwr_asyncdrop.aggregation.weighting import polynomial
 from flwr_asyncdrop.exceptions import CheckpointError
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.fleet.selection import Selection, Stratified
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.server.same_arguments import check_same, described

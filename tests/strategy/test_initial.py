@@ -5,7 +5,7 @@ from torch import nn
 
 from flwr_asyncdrop import AsyncDrop, AsyncFedAvg
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.submodel import plan_submodels
 from tests.grids import HandlerGrid
 from tests.runs import plus_one, record

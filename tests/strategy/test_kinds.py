@@ -15,7 +15,7 @@ from flwr_asyncdrop import (
 from flwr_asyncdrop.aggregation import Buffered, LatestPerGroup, Mixing
 from flwr_asyncdrop.algorithms import AsyncDrop
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.fleet.selection import Stratified
 from flwr_asyncdrop.masks import RandomMask, SmartPartition
 from flwr_asyncdrop.objectives import LocalObjective

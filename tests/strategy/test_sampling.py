@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_asyncdrop import AsyncFedAvg, SyncFedAvg
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.fleet.profiles import speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
 from tests.grids import HandlerGrid
 from tests.runs import plus_one, record
 from tests.strategy.test_strategy import ZEROS, log, measuring  # noqa: F401

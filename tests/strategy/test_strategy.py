@@ -37,7 +37,8 @@ from flwr_asyncdrop.exceptions import (
     UnsupportedModelError,
 )
 from flwr_asyncdrop.fleet.faults import FaultPolicy
-from flwr_asyncdrop.fleet.profiles import DeviceProfile, speed_levels
+from flwr_asyncdrop.fleet.levels import speed_levels
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.objectives import LocalSteps, LocalTask
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.history_reading import read_history

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flwr_asyncdrop.server.assignment import compute_share
+from flwr_asyncdrop.server.compute_share import compute_share
 from flwr_asyncdrop.submodel import (
     extract,
     load_in_place,
