@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.fair mlp-small --data-dir DATA --out runs/fair`` tunes into
 ``runs/fair/tune-mlp-small`` and compares into ``runs/fair/mlp-small``. The same command
-resumes. ``python -m scripts.results pack runs/fair mlp-small`` keeps the histories.
+resumes. ``python -m benchmarks.tables pack runs/fair mlp-small`` keeps the histories.
 
 A ground that is `tuned_on` another takes that one's choice. With ``mlp-small-others``
 the algorithms are those of ``examples/baselines``, FedRolex and the plain ones. With

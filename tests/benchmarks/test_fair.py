@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import fair
+from benchmarks.tables.__main__ import PAGES
 from flwr_asyncdrop.algorithms import AsyncDropPlus
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli import compare, tune
@@ -17,7 +18,6 @@ from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.exceptions import ConfigError
-from scripts import results
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +112,7 @@ def test_a_wrong_name_is_an_error_of_one_line(monkeypatch, capsys):
 
 
 def test_every_table_has_its_commands():
-    pages = "".join(page.read_text(encoding="utf-8") for page in results.PAGES)
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     names = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
     assert names
     assert names <= {*fair.NAMES}

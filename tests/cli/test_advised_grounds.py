@@ -9,7 +9,9 @@ from statistics import fmean
 import pytest
 
 from benchmarks.fair import GROUNDS
-from scripts import results
+from benchmarks.tables.archives import read
+from benchmarks.tables.verdicts import goal
+from flwr_asyncdrop.report.comparison import compare
 from tests.fleets import answer_of, without_pictures
 from tests.nightly import nightly
 
@@ -30,9 +32,9 @@ def table(name):
     A run that does not get there counts with its whole time, as in an advice.
     """
     found, whole = {}, GROUNDS[name].seconds
-    series, _ = results.read(name)
-    target = results.goal(series, 0.95)
-    for one in results.compare(series, target).rows:
+    series, _ = read(name)
+    target = goal(series, 0.95)
+    for one in compare(series, target).rows:
         if one.label in ALGORITHMS:
             seconds = [point.time for point in one.arrivals.values()]
             missing = len(one.outcomes) - len(seconds)

@@ -1,6 +1,6 @@
 """A table of codecs, by hand."""
 
-from scripts.codecs import codec_table
+from benchmarks.tables.codecs import codec_table
 from tests.report.histories import series
 
 

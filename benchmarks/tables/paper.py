@@ -5,10 +5,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Final
 
+from benchmarks.tables.cells import costs, points
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target
-from scripts.cells import costs, points
 
 _EXACT: Final = ",scale=false,score-vectors=false"
 

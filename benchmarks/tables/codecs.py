@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Final
 
+from benchmarks.tables.cells import NONE, costs, points
 from flwr_asyncdrop.report.comparison import Row, Spread, compare
 from flwr_asyncdrop.report.series import Series
 from flwr_asyncdrop.report.target import Target
-from scripts.cells import NONE, costs, points
 
 _BASELINE: Final = "fedbuff"
 _KEY: Final = ",codec="

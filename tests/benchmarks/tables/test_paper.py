@@ -1,6 +1,6 @@
 """A table of the paper's protocol, by hand."""
 
-from scripts.paper import cut_off_table, paper_table
+from benchmarks.tables.paper import cut_off_table, paper_table
 from tests.report.histories import series
 
 

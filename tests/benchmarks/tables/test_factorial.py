@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from scripts.factorial import factorial
+from benchmarks.tables.factorial import factorial
 from tests.report.histories import series
 
 

@@ -1,7 +1,7 @@
 """The pictures of the pages of results, from the histories in ``results``.
 
-``python -m scripts.pictures`` draws ``docs/results-fair-*.png`` anew: accuracy against
-virtual time, with the lower target of the ground's table.
+``python -m benchmarks.tables.pictures`` draws ``docs/results-fair-*.png`` anew:
+accuracy against virtual time, with the lower target of the ground's table.
 """
 
 import sys
@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from benchmarks.tables.archives import ROOT, read
+from benchmarks.tables.verdicts import goal
 from flwr_asyncdrop.cli.message import say
 from flwr_asyncdrop.exceptions import AsyncDropError
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.pictures import draw_comparison
 from flwr_asyncdrop.report.series import Series
-from scripts.results import ROOT, goal, read
 
 PICTURES: Final[Mapping[str, str]] = {
     "mlp": "mlp-small",

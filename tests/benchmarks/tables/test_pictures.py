@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from scripts.pictures import PICTURES, drawn, picture_of, shown
-from scripts.results import PAGES
+from benchmarks.tables.__main__ import PAGES
+from benchmarks.tables.pictures import PICTURES, drawn, picture_of, shown
 
 
 def test_every_picture_of_the_pages_can_be_drawn_and_is_used():

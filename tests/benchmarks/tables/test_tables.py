@@ -9,15 +9,18 @@ from statistics import fmean
 import pytest
 
 from benchmarks.fair import ADJUSTED, CODED, OTHERS, ground_of
+from benchmarks.tables import __main__ as tables
+from benchmarks.tables import archives
+from benchmarks.tables.archives import HISTORIES, ROOT, pack, read, without_places
+from benchmarks.tables.verdicts import final_beside_best, goal
 from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.storage.done import mark_done
-from scripts import results
 from tests.nightly import nightly
 from tests.report.histories import history, series, write
 
-ARCHIVES = sorted(results.HISTORIES.glob("*.tar.xz"))
+ARCHIVES = sorted(HISTORIES.glob("*.tar.xz"))
 # The gate reads a tenth of the histories, which have a million updates
 IN_THE_GATE = {"results-paper.md", "results-codecs.md", "lab.md"}
 IN_THE_GATE |= {f"mlp-small{end}.tar.xz" for end in ("", OTHERS, ADJUSTED)}
@@ -30,15 +33,15 @@ def some(paths):
     ]
 
 
-@pytest.mark.parametrize("page", some(results.PAGES))
+@pytest.mark.parametrize("page", some(tables.PAGES))
 def test_a_page_is_what_the_histories_say(page) -> None:
-    text = (results.ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert "<!-- end -->" in text
-    assert results.filled(text) == text
+    assert tables.filled(text) == text
 
 
 def test_every_archive_is_on_a_page_and_in_a_verdict() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in results.PAGES)
+    pages = "".join(page.read_text(encoding="utf-8") for page in tables.PAGES)
     kept = {path.name.removesuffix(".tar.xz") for path in ARCHIVES}
     names = {name for name in kept if name == ground_of(name)}
     assert {ground_of(name) for name in kept} == names
@@ -47,42 +50,42 @@ def test_every_archive_is_on_a_page_and_in_a_verdict() -> None:
         names_of = " ".join(re.findall(rf"<!-- {kind}: (.*) -->", pages)).split()
         with_end = {name for name in kept if name.endswith(end)}
         assert with_end == {f"{name}{end}" for name in names_of}
-    tables = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
-    tables = {name for name in tables if not name.endswith(CODED)}
+    marked = {*re.findall(r"<!-- ([\w-]+) -->", pages)} - {"end"}
+    marked = {name for name in marked if not name.endswith(CODED)}
     judged = " ".join(re.findall(r"<!-- verdict: (.*) -->", pages)).split()
-    assert tables == {*judged}
-    assert names == tables | {*re.findall(r"<!-- factorial: ([\w-]+) -->", pages)}
+    assert marked == {*judged}
+    assert names == marked | {*re.findall(r"<!-- factorial: ([\w-]+) -->", pages)}
 
 
 def test_the_command_that_reports_has_a_target_of_the_table() -> None:
-    page = (results.ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     name, target = re.findall(r"report runs/fair/([\w-]+) --target (\S+)", page)[0]
-    goals = [results.goal(results.read(name)[0], share) for share in (0.95, 0.99)]
-    assert target in [f"{goal.value:.4f}" for goal in goals]
+    goals = [goal(read(name)[0], share) for share in (0.95, 0.99)]
+    assert target in [f"{each.value:.4f}" for each in goals]
 
 
 def test_a_table_has_the_algorithms_of_others_beside_ours() -> None:
-    first, chosen = results.read("mlp-small")
-    others, theirs = results.read(f"mlp-small{OTHERS}")
+    first, chosen = read("mlp-small")
+    others, theirs = read(f"mlp-small{OTHERS}")
     labels = {each.label for each in first}
     assert {each.label for each in others} < labels
     assert "asyncdrop-plus" in labels
     assert {*theirs} < {*chosen}
     # The best of them sets the target.
     best = max(fmean(c.final.value for c in s.curves.values()) for s in others)
-    assert results.goal(first, 0.95).value == pytest.approx(0.95 * best)
+    assert goal(first, 0.95).value == pytest.approx(0.95 * best)
 
 
 @pytest.mark.parametrize("archive", some(ARCHIVES))
 def test_settings_were_not_chosen_on_the_seeds_of_the_table(archive) -> None:
-    series, _ = results.read(archive.removesuffix(".tar.xz"))
+    series, _ = read(archive.removesuffix(".tar.xz"))
     assert all(set(each.runs) == {0, 1, 2, 3, 4} for each in series)
 
 
 @pytest.fixture
 def tuned_runs(tmp_path, monkeypatch):
     """A run, and the tuning before it, of a machine with paths of its own."""
-    monkeypatch.setattr(results, "HISTORIES", tmp_path / "results")
+    monkeypatch.setattr(archives, "HISTORIES", tmp_path / "results")
     run = tmp_path / "runs" / "mlp-small" / "fedavg" / "seed-0"
     mark_done(write(run, history("fedavg", 0, [0.5])).parent, ["history.jsonl"])
     (run / "model.safetensors").write_bytes(b"")
@@ -94,7 +97,7 @@ def tuned_runs(tmp_path, monkeypatch):
 
 
 def test_an_archive_has_the_runs_and_no_place_of_their_machine(tuned_runs) -> None:
-    results.pack(tuned_runs / "runs", "mlp-small")
+    pack(tuned_runs / "runs", "mlp-small")
     with tarfile.open(tuned_runs / "results" / "mlp-small.tar.xz") as archive:
         archive.extractall(tuned_runs / "again", filter="data")
     again = tuned_runs / "again" / "mlp-small"
@@ -110,12 +113,12 @@ def test_an_archive_has_the_runs_and_no_place_of_their_machine(tuned_runs) -> No
 
 
 def test_nothing_replaces_no_archive(tuned_runs) -> None:
-    results.pack(tuned_runs / "runs", "mlp-small")
+    pack(tuned_runs / "runs", "mlp-small")
     archive = tuned_runs / "results" / "mlp-small.tar.xz"
     before = archive.read_bytes()
     shutil.rmtree(tuned_runs / "runs" / "mlp-small")
     with pytest.raises(DataError, match="there is no history"):
-        results.pack(tuned_runs / "runs", "mlp-small")
+        pack(tuned_runs / "runs", "mlp-small")
     assert archive.read_bytes() == before
 
 
@@ -134,11 +137,11 @@ def test_what_is_not_understood_writes_nothing(
 ) -> None:
     """A word that was misspelt wrote all the tables, and an error was a traceback."""
     page = tmp_path / "page.md"
-    monkeypatch.setattr(results, "PAGES", (page,))
-    monkeypatch.setattr(results, "HISTORIES", tmp_path / "results")
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    monkeypatch.setattr(archives, "HISTORIES", tmp_path / "results")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["results", *words])
-    assert results.main() == 2
+    assert tables.main() == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
@@ -153,7 +156,7 @@ def test_what_lacks_a_run_is_not_packed(tuned_runs, gap) -> None:
         write(folder / "fedbuff" / "seed-1", cut_off)
     write(folder / "fedbuff" / "seed-0", history("fedbuff", 0, [0.5]))
     with pytest.raises(DataError, match="fedbuff has no complete run with seed 1"):
-        results.pack(tuned_runs / "runs", "mlp-small")
+        pack(tuned_runs / "runs", "mlp-small")
     assert not (tuned_runs / "results").exists()
 
 
@@ -170,35 +173,35 @@ def perplexities(**values):
 
 def test_who_diverged_is_not_the_best_of_the_others() -> None:
     runs = perplexities(fedavg=5.0, fedbuff=NAN, asyncdrop_plus=4.0)
-    goal = results.goal(runs, 0.5)
-    assert goal.value == 10.0
-    assert results.final_beside_best(runs, goal, OURS).endswith("over `fedavg`")
+    target = goal(runs, 0.5)
+    assert target.value == 10.0
+    assert final_beside_best(runs, target, OURS).endswith("over `fedavg`")
 
 
 def test_a_verdict_says_who_diverged() -> None:
     runs = perplexities(fedavg=5.0, asyncdrop_plus=NAN)
-    goal = results.goal(runs, 0.5)
-    assert results.final_beside_best(runs, goal, OURS) == "diverged"
+    target = goal(runs, 0.5)
+    assert final_beside_best(runs, target, OURS) == "diverged"
     runs = perplexities(fedavg=NAN, asyncdrop_plus=5.0)
-    assert results.final_beside_best(runs, goal, OURS) == "every other one diverged"
+    assert final_beside_best(runs, target, OURS) == "every other one diverged"
     with pytest.raises(DataError, match="every other one diverged"):
-        results.goal(runs, 0.5)
+        goal(runs, 0.5)
 
 
 @pytest.mark.parametrize("name", some(ARCHIVES))
 def test_an_archive_that_is_kept_has_no_place_of_its_machine(name) -> None:
-    with tarfile.open(results.HISTORIES / name) as archive:
+    with tarfile.open(HISTORIES / name) as archive:
         for member in archive:
             if member.name.endswith("/tuned.json"):
                 data = archive.extractfile(member).read()
-                assert results.without_places(data) == data
+                assert without_places(data) == data
 
 
 def test_every_archive_of_another_protocol_is_named_on_a_page() -> None:
     pages = "".join(
         page.read_text(encoding="utf-8")
-        for page in (results.ROOT / "docs").glob("results-*.md")
+        for page in (ROOT / "docs").glob("results-*.md")
     )
-    kept = [p.relative_to(results.ROOT) for p in results.HISTORIES.glob("*/*.tar.xz")]
+    kept = [p.relative_to(ROOT) for p in HISTORIES.glob("*/*.tar.xz")]
     assert kept
     assert [path for path in kept if path.as_posix() not in pages] == []
