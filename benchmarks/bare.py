@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flwr_asyncdrop.algorithms import Algorithm
+from flwr_asyncdrop.algorithms.mixed import AsyncFedAvg
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Dataset
 
@@ -60,7 +62,7 @@ def bare_loop(
     """
     torch.set_num_threads(config.threads)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    alpha = config.algorithm.alpha
+    alpha = _mixing_rate(config.algorithm)
     accuracy = _accuracy(model, data)
     for number in range(1, config.num_rounds + 1):
         for slot in range(config.in_flight):
@@ -84,8 +86,14 @@ def _train(model: nn.Module, data: FloatData, share: Tensor, config: RunConfig) 
         samples = share[positions]
         optimiser.zero_grad()
         loss = F.cross_entropy(model(data.train_x[samples]), data.train_y[samples])
-        loss.backward()  # type: ignore[no-untyped-call]  # untyped in torch
+        loss.backward()
         optimiser.step()
+
+
+def _mixing_rate(algorithm: Algorithm) -> float:
+    if not isinstance(algorithm, AsyncFedAvg):
+        raise ValueError(f"{algorithm} does not mix at a rate")
+    return algorithm.alpha
 
 
 def _batches(num_samples: int, config: RunConfig) -> Iterator[Tensor]:

@@ -15,7 +15,7 @@ import copy
 import json
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -23,9 +23,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flwr_asyncdrop.app.data import Dataset, by_speed_level, iid, load_dataset
+from flwr_asyncdrop.app.data.partitions import Halves
 from flwr_asyncdrop.app.models import build_model
 from flwr_asyncdrop.masks import MaskContext, RandomMask
 from flwr_asyncdrop.seeding import numpy_generator, torch_generator
@@ -82,7 +84,7 @@ class Run:
         self._mask = RandomMask(setting.drop_rate)
         self._parts = self._partition()
 
-    def _partition(self) -> list[np.ndarray]:
+    def _partition(self) -> Sequence[NDArray[np.int64]] | Halves:
         labels = self._data.train_y[: self._args.samples]
         generator = numpy_generator(self._seed, "partition")
         if self._args.partition == "iid":

@@ -30,9 +30,9 @@ from benchmarks.figures import say
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.data import Split
+from flwr_asyncdrop.app.device import best_device
 from flwr_asyncdrop.app.evaluation import evaluate
 from flwr_asyncdrop.app.experiment import (
-    best_device,
     calibration_samples,
     initial_model,
     load_data,

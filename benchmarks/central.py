@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.device import best_device
 from flwr_asyncdrop.app.evaluation import evaluate
-from flwr_asyncdrop.app.experiment import best_device, initial_model, load_data
+from flwr_asyncdrop.app.experiment import initial_model, load_data
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import LocalTraining
 from flwr_asyncdrop.objectives import LocalSteps, LocalTask

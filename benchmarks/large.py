@@ -68,7 +68,9 @@ class TrainingGrid(InstantGrid):
         replies = []
         for message in super().pull_messages(message_ids):
             reply = super().reply(message)
-            reply.content["arrays"] = self.trained(message.content["arrays"])
+            reply.content["arrays"] = self.trained(
+                message.content.array_records["arrays"]
+            )
             replies.append(reply)
         self.seconds += time.process_time() - began
         return replies

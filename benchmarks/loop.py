@@ -37,7 +37,7 @@ def loop_figures() -> list[Figure]:
     elapsed = _Elapsed()
     strategy = build_strategy(config, [elapsed])
     aggregator = _Timed(strategy.build_aggregator(config.in_flight))
-    strategy.build_aggregator = lambda _: aggregator
+    strategy.build_aggregator = lambda _: aggregator  # type: ignore[assignment, method-assign]
     arrays = ArrayRecord(initial_model(config).state_dict())
     with _TimedGrid("benchmarks.noop:client_app", num_nodes=NODES, workers=0) as grid:
         strategy.start(grid, arrays, num_rounds=ROUNDS)
@@ -68,11 +68,11 @@ class _TimedGrid(LocalGrid):
 
     seconds = 0.0
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Push, and time it."""
         return self._timed(super().push_messages, messages)
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Run the client if need be, and time it."""
         return self._timed(super().pull_messages, message_ids)
 

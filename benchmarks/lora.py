@@ -66,6 +66,7 @@ from flwr_asyncdrop.masks import (
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.submodel import LoraPlan, extract, lora_plan
+from flwr_asyncdrop.submodel.lora.plan import LoraUnits
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llm-lora"
 DEVICES, IN_FLIGHT, DROP_RATE = 20, 8, 0.25
@@ -85,7 +86,7 @@ class Method:
 
     aggregator: Callable[[], Aggregator]
     masks: MaskPolicy | None = None
-    units: str = "ranks"
+    units: LoraUnits = "ranks"
 
 
 def _mean_of_all() -> Aggregator:

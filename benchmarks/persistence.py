@@ -107,13 +107,13 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
     build = strategy.build_aggregator
     watched = []
 
-    def watch(cohort: int) -> Aggregator:
-        remembered = build(cohort)
+    def watch(in_flight: int) -> Aggregator:
+        remembered = build(in_flight)
         assert isinstance(remembered, LatestPerGroup)  # noqa: S101  # asyncdrop-plus's
         watched.append(Watched(remembered))
         return watched[-1]
 
-    strategy.build_aggregator = watch
+    strategy.build_aggregator = watch  # type: ignore[method-assign]
     with LocalGrid(
         "flwr_asyncdrop.client_app:app",
         num_nodes=NODES,

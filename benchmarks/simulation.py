@@ -103,7 +103,8 @@ def _ratio(runs: Sequence[Usage], bare: Sequence[Usage], of: str) -> float:
     """Return the median ratio of the ``"wall"`` or ``"cpu"`` seconds of the turns."""
     seconds = attrgetter(of)
     pairs = zip(runs, bare, strict=True)
-    return statistics.median(seconds(run) / seconds(least) for run, least in pairs)
+    ratios: list[float] = [seconds(run) / seconds(least) for run, least in pairs]
+    return statistics.median(ratios)
 
 
 def _warm_up(settings: Mapping[str, Value]) -> None:

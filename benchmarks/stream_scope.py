@@ -27,7 +27,7 @@ from flwr_asyncdrop.observers.history_reading import read_history
 
 NODES = 10
 LR = 2e-3
-CLIENT = {"batch-size": 32, "local-epochs": 1, "data-file": ""}
+CLIENT: dict[str, int | str] = {"batch-size": 32, "local-epochs": 1, "data-file": ""}
 LAST_EVALUATIONS = 4
 EXAMPLE = Path(__file__).parents[1] / "examples" / "text-transformer"
 
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
     """What a run has come to when its time is over."""
 
     accuracy: float
-    updates: int
+    updates: float
     megabytes: float
     bytes_ratio: float  # of an update, over the full model's
     compute: float  # of a step, over the full model's
@@ -59,7 +59,7 @@ VARIANTS = (
 
 def run(variant: Variant, seed: int, seconds: float) -> Outcome:
     """Train until the virtual clock says `seconds`."""
-    from text_transformer import task  # of the example
+    from text_transformer import task  # type: ignore[import-not-found]  # of the example
 
     torch.manual_seed(seed)
     model = task.TextClassifier()

@@ -24,4 +24,5 @@ def vision_models() -> ModuleType:
         library.define(f"qnms({boxes}) -> Tensor")
         _LIBRARIES.append(library)  # the schemas last as long as the library does
         import torchvision.models
-    return torchvision.models
+    models: ModuleType = torchvision.models
+    return models

@@ -88,10 +88,10 @@ def measure(name: str, entry: Entry) -> Row:
         return Row(name, parameters, 0.0, whole, whole, seconds, f"all: {why}")
     seconds = time.perf_counter() - started
     given, example = entry.example(BATCH), entry.example(1)
-    actions = {0.0: _step(model, given)}
+    actions = {"full": _step(model, given)}
     for rate in RATES:
         sub = _extract(plan, model.state_dict(), rate)
-        actions[rate] = _step(load_submodel(model, sub), given)
+        actions[str(rate)] = _step(load_submodel(model, sub), given)
     times = interleaved(actions, REPEATS)
     costs = savings(plan, model, example.args or dict(example.kwargs), RATES)
     return Row(
@@ -99,7 +99,7 @@ def measure(name: str, entry: Entry) -> Row:
         parameters=parameters,
         share=droppable_share(plan),
         bytes_ratios=tuple(cost.bytes_ratio for cost in costs),
-        step_ratios=tuple(times[rate] / times[0.0] for rate in RATES),
+        step_ratios=tuple(times[str(rate)] / times["full"] for rate in RATES),
         plan_seconds=seconds,
         whole=_whole(plan),
     )

@@ -33,7 +33,7 @@ def main() -> int:
         home = Path(folder) / "venv"
         venv.create(home, with_pip=True)
         python = home / "bin" / "python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", wheel]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)]
         subprocess.run(pip, check=True)
         (site,) = home.glob("lib/python*/site-packages")
         lent = sysconfig.get_path("purelib")

@@ -34,8 +34,8 @@ def make_client_app() -> ClientApp:
 def train(message: Message, context: Context) -> Message:
     """Do a task, or what goes wrong with it."""
     ledger = Ledger(Path(str(context.run_config["chaos-dir"])))
-    seed = message.content.config_records["config"][_SEED]
-    partition = context.node_config["partition-id"]
+    seed = int(str(message.content.config_records["config"][_SEED]))
+    partition = int(context.node_config["partition-id"])
     number, fault = ledger.begin_task(seed=seed, partition=partition)
     if fault is Fault.RAISES:
         raise RuntimeError("out of battery")
@@ -52,6 +52,6 @@ def train(message: Message, context: Context) -> Message:
     arrays[TALLY] = Array(tally)
     metrics = MetricRecord({"num-examples": 1, "task": number})
     content = RecordDict({"arrays": arrays, "metrics": metrics})
-    if fault in SPOILERS:
+    if fault is not None and fault in SPOILERS:
         SPOILERS[fault](content)
     return Message(content, reply_to=message)

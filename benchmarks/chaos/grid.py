@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from threading import Lock
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.supercore.run import Run
 
 from benchmarks.chaos.faults import Fault, Plan
 from benchmarks.chaos.ledger import Ledger
@@ -54,15 +56,15 @@ class ChaoticGrid(Grid):
         return answers_at_once(self._grid)
 
     @property
-    def run(self) -> object:
+    def run(self) -> Run:
         """The run, as the grid has it."""
         return self._grid.run
 
-    def set_run(self, run: object) -> None:
+    def set_run(self, run: Run) -> None:
         """Set the run."""
         self._grid.set_run(run)
 
-    def create_message(self, *arguments: object, **options: object) -> Message:
+    def create_message(self, *arguments: Any, **options: Any) -> Message:
         """Create a message."""
         return self._grid.create_message(*arguments, **options)
 

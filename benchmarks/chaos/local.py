@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.chaos import server
 from benchmarks.chaos.audit import Audit
@@ -140,6 +141,7 @@ def run_local(run: LocalRun, folder: Path) -> Audit:
 def _break(run: LocalRun, folder: Path, ledger: Ledger) -> None:
     """Kill processes until the run has ended."""
     generator = np.random.default_rng(run.seed)
+    moments: NDArray[np.float64] | None
     moments = np.cumsum(generator.uniform(0.2, 1.5, run.worker_kills))
     server_kills = deque(run.server_kills)
     begin = time.monotonic()

@@ -126,7 +126,10 @@ def _ask_all(sender: "_Sender", nodes: Sequence[int], tasks: int) -> Iterator[An
 
 
 def _answer(reply: Message, block: int, number: int, seconds: float) -> Answer:
-    metrics = reply.content["metrics"]
+    metrics = {
+        name: float(str(value))
+        for name, value in reply.content.metric_records["metrics"].items()
+    }
     return Answer(
         block,
         number,
@@ -153,7 +156,7 @@ class _Sender:
         content = RecordDict(
             {
                 "arrays": wire.encode_weights(weights, self.coding),
-                "config": ConfigRecord(self.coding.entries("arrays")),
+                "config": ConfigRecord({**self.coding.entries("arrays")}),
             }
         )
         message = Message(content, dst_node_id=node, message_type="train")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.figures import Figure, say, show
@@ -150,17 +150,20 @@ def _figures(logs: dict[str, dict[str, RunLog]]) -> list[Figure]:
             figures.append(Figure(f"{name}_accuracy", _accuracy(log)))
             figures.append(Figure(f"{name}_last_accuracy", _accuracy(log, tests=1)))
     for name, tests in (("order_predicted", _TESTS), ("last_order_predicted", 1)):
-        real, predicted = (
-            sorted(ALGORITHMS, key=lambda a, runs=runs: _accuracy(runs[a], tests))
-            for runs in logs.values()
-        )
+        real, predicted = (_ranked(runs, tests) for runs in logs.values())
         figures.append(Figure(name, float(real == predicted)))
     return figures
 
 
+def _ranked(runs: Mapping[str, RunLog], tests: int) -> list[str]:
+    """Return the algorithms, the least accurate first."""
+    return sorted(ALGORITHMS, key=lambda name: _accuracy(runs[name], tests))
+
+
 def _accuracy(log: RunLog, tests: int = _TESTS) -> float:
     """Return the mean accuracy of the last few tests, as single ones jump."""
-    return statistics.mean(point.value for point in log.curve.points[-tests:])
+    points = log.curve.points if log.curve else ()
+    return statistics.mean([point.value for point in points[-tests:]])
 
 
 def _history(folder: Path, algorithm: str) -> Path:

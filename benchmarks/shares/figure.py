@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
+from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
@@ -14,7 +15,7 @@ from flwr_asyncdrop.report.style import BLUE, GREY, INK, ORANGE, STYLE
 __all__ = ["draw"]
 
 _COLOURS = {"hetero-asyncdrop": BLUE, "async-fedavg": ORANGE, "fedavg": GREY}
-_LINES = {"real": "-", "predicted": (0, (4, 2))}
+_LINES: Mapping[str, Any] = {"real": "-", "predicted": (0, (4, 2))}
 
 
 def draw(logs: Mapping[str, Mapping[str, RunLog]], path: Path) -> Path:
@@ -27,15 +28,15 @@ def draw(logs: Mapping[str, Mapping[str, RunLog]], path: Path) -> Path:
     path : Path
         Where the PNG goes.
     """
-    with mpl.rc_context(STYLE):
+    with style.context(STYLE):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
         for kind, runs in logs.items():
             for algorithm, log in runs.items():
-                curve = log.curve
+                points = log.curve.points if log.curve else ()
                 axes.plot(
-                    [point.time for point in curve.points],
-                    [point.value for point in curve.points],
+                    [point.time for point in points],
+                    [point.value for point in points],
                     color=_COLOURS[algorithm],
                     linestyle=_LINES[kind],
                     linewidth=1.8 if kind == "real" else 1.2,
@@ -48,8 +49,8 @@ def draw(logs: Mapping[str, Mapping[str, RunLog]], path: Path) -> Path:
             for name, colour in _COLOURS.items()
         ]
         handles += [
-            Line2D([], [], color=INK, linestyle=style, label=name)
-            for name, style in _LINES.items()
+            Line2D([], [], color=INK, linestyle=line, label=name)
+            for name, line in _LINES.items()
         ]
         axes.legend(handles=handles, loc="lower right")
         figure.savefig(path, dpi=150)
