@@ -88,27 +88,22 @@ def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
     """Return rounds of counts, one a group, that tell groups of one size apart.
 
     The counts of a group, in all rounds, are the digits of its number among those of
-    its size. The last digit, whole, is not its only one.
+    its size. In the first round, which has all passes, none of them stays whole.
     """
-    levels = [_levels(group) for group in groups]
     codes: list[int] = []
     numbers = Counter[int]()
     for group in groups:
         codes.append(numbers[group.size])
         numbers[group.size] += 1
-    rounds = 1
-    while any(
-        numbers[group.size] >= len(mine) ** rounds and len(mine) > 1
-        for group, mine in zip(groups, levels, strict=True)
+    rounds: list[list[int]] = []
+    levels = [mine[:-1] or mine for mine in map(_levels, groups)]
+    while not rounds or any(
+        c and len(k) > 1 for c, k in zip(codes, levels, strict=True)
     ):
-        rounds += 1
-    return [
-        [
-            mine[code // len(mine) ** number % len(mine)]
-            for code, mine in zip(codes, levels, strict=True)
-        ]
-        for number in range(rounds)
-    ]
+        rounds.append([k[c % len(k)] for c, k in zip(codes, levels, strict=True)])
+        codes = [c // len(k) for c, k in zip(codes, levels, strict=True)]
+        levels = [*map(_levels, groups)]
+    return rounds
 
 
 def _some(size: int, count: int, number: int, generator: torch.Generator) -> Tensor:

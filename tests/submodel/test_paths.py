@@ -272,6 +272,33 @@ def test_other_lengths():
         plan_submodels(seeded(Length), torch.ones(2, 6, dtype=torch.int64))
 
 
+class LengthInTheLast(Length):
+    """As many layers of one width as there are numbers of units to keep."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, tokens):
+        h = self.embedding(tokens)
+        for layer in self.layers:
+            h = torch.relu(layer(h))
+        if tokens.shape[1] < 4:
+            h = h * (8 / h.shape[-1])
+        return self.head(h.mean(1))
+
+
+def test_each_of_many_groups_is_tried_on_other_lengths():
+    plan = plan_submodels(seeded(LengthInTheLast), torch.ones(2, 6, dtype=torch.int64))
+
+    assert [group.name for group in plan.groups] == [
+        "embedding",
+        "layers.0",
+        "layers.1",
+    ]
+    assert "differs from the full one" in plan.left_out["layers.2"]
+
+
 class Tokens(Length):
     def forward(self, tokens):
         h = self.embedding(tokens)
