@@ -27,20 +27,24 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         elif not self.batch_first:
             sources = [source.transpose(0, 1) for source in sources]
         q, k, v = self._heads(sources)
-        scores = q @ k.transpose(-2, -1) * self.head_dim**-0.5
-        if attn_mask is not None:
-            scores = scores + _additive(attn_mask, scores, q.shape[0])
-        if key_padding_mask is not None:
-            padding = key_padding_mask.reshape(q.shape[0], 1, 1, -1)
-            scores = scores + _additive(padding, scores, q.shape[0])
-        weights = F.dropout(scores.softmax(-1), self.dropout, self.training)
-        output = self.out_proj((weights @ v).transpose(1, 2).flatten(2))
-        shown = weights.mean(1) if average_attn_weights else weights
+        is_causal = is_causal and key_padding_mask is None and not need_weights
+        if is_causal:  # what the stock module goes by then
+            attn_mask = None
+        mask = _sum_of_masks(attn_mask, key_padding_mask, q, k.shape[2])
+        dropout, weights = self.dropout if self.training else 0.0, None
+        if need_weights:
+            scores = q @ k.transpose(-2, -1) * self.head_dim**-0.5
+            weights = (scores if mask is None else scores + mask).softmax(-1)
+            weights = F.dropout(weights, dropout)
+            mixed = weights @ v
+            weights = weights.mean(1) if average_attn_weights else weights
+        else:
+            # A query that may attend to no key gets zeros from it, not NaN.
+            mixed = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal)
+        output = self.out_proj(mixed.transpose(1, 2).flatten(2))
         if not batched:
-            output, shown = output.squeeze(0), shown.squeeze(0)
-        elif not self.batch_first:
-            output = output.transpose(0, 1)
-        return output, shown if need_weights else None
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
 
     def _heads(self, sources: list[Tensor]) -> list[Tensor]:
         """Return query, key and value, each (batch, heads, length, head_dim)."""
@@ -69,13 +73,26 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         ]
 
 
-def _additive(mask: Tensor, scores: Tensor, batch: int) -> Tensor:
-    """Return `mask` as what is added to the scores, which it broadcasts against.
+def _sum_of_masks(
+    mask: Tensor | None, padding: Tensor | None, query: Tensor, keys: int
+) -> Tensor | None:
+    """Return what is added to the scores, which it broadcasts against, if anything.
 
-    Positions that the module itself appends to the keys are never masked.
+    Of so many `keys`, the last that the module itself appends are never masked.
     """
-    if mask.dim() == 3:
-        mask = mask.view(batch, -1, *mask.shape[1:])
+    masks = []
+    if mask is not None:
+        heads = mask.view(len(query), -1, *mask.shape[1:]) if mask.dim() == 3 else mask
+        masks.append(_additive(heads, query))
+    if padding is not None:
+        masks.append(_additive(padding.reshape(len(query), 1, 1, -1), query))
+    if not masks:
+        return None
+    added = masks[0] if len(masks) == 1 else masks[0] + masks[1]
+    return F.pad(added, (0, keys - added.shape[-1]))
+
+
+def _additive(mask: Tensor, query: Tensor) -> Tensor:
     if mask.dtype == torch.bool:
-        mask = scores.new_zeros(mask.shape).masked_fill(mask, float("-inf"))
-    return F.pad(mask, (0, scores.shape[-1] - mask.shape[-1]))
+        return query.new_zeros(mask.shape).masked_fill(mask, float("-inf"))
+    return mask.to(query.dtype)

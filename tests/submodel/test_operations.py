@@ -10,7 +10,12 @@ from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import (
+    extract,
+    load_submodel,
+    plan_submodels,
+    silenced,
+)
 from tests.submodel.agreement import (
     assert_same,
     build_in_double_precision,
@@ -276,6 +281,48 @@ def test_attention_loses_heads_and_features(options):
     plan = planned(build, (steps(),), seeds=1)
 
     assert sizes(plan).items() >= {"q": 12, "attention.out_proj": 12}.items()
+
+
+class Attends(nn.Module):
+    """Each position attends to those before it, in sequences of up to 8."""
+
+    def __init__(self, *, causal):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(12, 4, 16, 0.0, batch_first=True)
+        self.head = nn.Linear(12, 3)
+        self.mask = torch.ones(8, 8, dtype=torch.bool).triu(1)
+        self.causal = causal
+
+    def forward(self, x, padding=None):
+        length = 8 if self.causal else x.shape[1]
+        mask = self.mask[:length, :length]
+        return self.head(self.layer(x, mask, padding, is_causal=self.causal))
+
+
+def with_half_of_its_heads(causal):
+    """Return the narrower model, and the full one with the other heads silenced."""
+    model = build_in_double_precision(lambda: Attends(causal=causal))
+    plan = plan_submodels(model, steps(12))
+    assert sizes(plan) == {"layer.self_attn": 4, "layer.linear1": 16}
+    places = plan.indices(tuple(torch.arange(g.size // 2) for g in plan.groups))
+    states = [cut(model.state_dict(), places) for cut in (extract, silenced)]
+    return [load_submodel(model, state, scale=False) for state in states]
+
+
+def test_a_mask_that_is_said_to_be_causal_may_be_longer():
+    small, full = with_half_of_its_heads(causal=True)
+    x = steps(12, length=5)
+
+    assert torch.allclose(small(x), full(x))
+
+
+def test_a_query_that_may_attend_to_no_key():
+    small, full = with_half_of_its_heads(causal=False)
+    x, padding = steps(12), torch.zeros(2, 4, dtype=torch.bool)
+    padding[0, :2] = True
+
+    assert full(x, padding).isfinite().all()
+    assert torch.allclose(small(x, padding), full(x, padding))
 
 
 def test_cross_attention_of_a_decoder_loses_heads():
