@@ -34,6 +34,8 @@ class FixedDraws(DispatchMode):
         takes one path at a low level and the other at a high one.
     outcomes : mapping of int to bool
         What truth values read from tensors (``if x.mean() > 0``) shall be.
+    note : callable, optional
+        Gets the tensors that are drawn and do not depend on the level.
 
     Attributes
     ----------
@@ -43,8 +45,14 @@ class FixedDraws(DispatchMode):
         Whether a random number that depends on the level was drawn.
     """
 
-    def __init__(self, level: float = MIDDLE, outcomes: Outcomes | None = None) -> None:
+    def __init__(
+        self,
+        level: float = MIDDLE,
+        outcomes: Outcomes | None = None,
+        note: Callable[[Tensor], None] | None = None,
+    ) -> None:
         super().__init__()
+        self._note = note
         self._level = level
         self._outcomes = outcomes or {}
         self.truths: list[bool] = []
@@ -66,11 +74,14 @@ class FixedDraws(DispatchMode):
             self.truths.append(result)
         elif is_random and not repeats:
             draw = _DRAWS.get(func.overloadpacket.__name__)
+            by_level = draw in (_uniform, _normal, _exponential)
+            self.uses_level |= by_level
             if draw is not None:
-                self.uses_level |= draw in (_uniform, _normal, _exponential)
                 names = (entry.name for entry in func._schema.arguments)
                 arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
+            if self._note is not None and not by_level and isinstance(result, Tensor):
+                self._note(result)
         return result
 
     def _with_one_slope(
@@ -147,6 +158,13 @@ _DRAWS: dict[str, _Draw] = {
 
 
 _SLOPES = (torch.ops.aten.rrelu_with_noise, torch.ops.aten.rrelu_with_noise_)
+
+
+def python_generators() -> tuple[Any, ...]:
+    """Return the states of Python's and of NumPy's global generator."""
+    state: Any = np.random.get_state()  # noqa: NPY002
+    _, numbers, *others = state
+    return random.getstate(), numbers.tobytes(), others
 
 
 @contextmanager

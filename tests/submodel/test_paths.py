@@ -1,7 +1,9 @@
 """Paths that the example inputs do not take: traced, or what they use is kept."""
 
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -45,6 +47,10 @@ READS = {
     "masked_select": lambda _, x: len(x.masked_select(x > 0)) > 3,
     "unique": lambda _, x: len(x.unique()) > 3,
     "a weight": lambda self, _: self.c.bias[0].item() > 0,
+    "a number of Python's": lambda *_: random.random() < 0.99,  # noqa: S311
+    "a number of NumPy's": lambda *_: np.random.rand() < 0.99,  # noqa: NPY002
+    "a whole number": lambda *_: torch.randint(100, ()).item() < 99,
+    "a list of numbers": lambda *_: torch.randperm(9).tolist()[0] < 8,
 }
 
 
@@ -57,6 +63,8 @@ def test_what_code_handles_that_reads_values_stays_whole(turn):
 TURNS = {
     "a truth value": lambda _, x: x.sum() > 0,
     "equal": lambda _, x: torch.equal(x, x.abs()),
+    "a coin": lambda *_: torch.randint(2, ()) == 0,
+    "an uneven coin": lambda *_: torch.bernoulli(torch.tensor(0.9)) == 1,
     "allclose": lambda _, x: torch.allclose(x, x.abs()),
     "any": lambda _, x: (x > 0).any(),
     "the batch size": lambda _, x: x.shape[0] < 2,

@@ -124,7 +124,7 @@ class _Discovery:
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)
-        draws = FixedDraws(way.level, way.outcomes)
+        draws = FixedDraws(way.level, way.outcomes, tracer.note_variable)
         self.model.train(way.training)
         with (
             kept_state(self.model, self.probe.written),

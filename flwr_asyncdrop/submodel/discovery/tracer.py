@@ -24,6 +24,7 @@ from flwr_asyncdrop.submodel.discovery.rules.values import MOVES, pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
+from flwr_asyncdrop.submodel.draws import python_generators
 from flwr_asyncdrop.submodel.nested import leaves, tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
@@ -33,8 +34,8 @@ _UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 _NO_RULE = "used by {op}, for which there is no rule"
 _LOSS = "goes into a loss, by {op}"
 _DATA_DEPENDENT = (
-    "used where a Python value was read from the data: other inputs may take another "
-    "path through the model"
+    "used where a Python value was read from the data, or drawn at random: other "
+    "inputs may take another path through the model"
 )
 _STRANGER = (
     "used by way of a name outside of the model, as a global variable is, which does "
@@ -47,11 +48,13 @@ class _Frame:
     """A module that is running: the units seen in its own code.
 
     A module that has ended does the same whenever it is called, so what is made and
-    used up inside it is safe. Code that goes on after a value was read is not.
+    used up inside it is safe. Code that goes on after a value was read is not, nor is
+    code that has drawn a number.
     """
 
     seen: dict[int, Layer] = field(default_factory=dict)
     has_read: bool = False
+    has_drawn: bool = False
     only_counts: bool = False  # reads how many passes there were, for all units alike
 
 
@@ -101,6 +104,7 @@ class UnitTracer(DispatchMode):
         self._aliases = Aliases()
         self._cell_depth = 0
         self._truths = 0
+        self._generators: tuple[Any, ...] = ()
         self.branches: list[int] = []
 
     def label(
@@ -119,7 +123,7 @@ class UnitTracer(DispatchMode):
             self._variable[tensor] = True
 
     def note_variable(self, tensor: Tensor) -> None:
-        """Note that `tensor`, a buffer, may have other values in another pass."""
+        """Note that `tensor` may have other values in another pass."""
         self._variable[tensor] = True
 
     def operand(self, tensor: Tensor) -> Operand:
@@ -146,6 +150,7 @@ class UnitTracer(DispatchMode):
         """Note, by hooks on `model`, which modules are running."""
         hooks = []
         self._modules = list(model.modules())
+        self._generators = python_generators()
         for module in self._modules:
             hooks += [
                 module.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -161,18 +166,19 @@ class UnitTracer(DispatchMode):
     def _enter(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        self._note_draws()
         self._cell_depth += isinstance(module, _CELLS)
         caller = self._frames[-1]
         # What a caller that has read the data tells a module in plain values, within
-        # objects too, may follow from what it read.
-        plain = (bool, int, float, str)
-        told = caller.has_read and any(
-            isinstance(value, plain) for value in leaves([args, kwargs])
-        )
+        # objects too, may follow from what it read; so may numbers, if it has drawn.
+        plain = [v for v in leaves([args, kwargs]) if isinstance(v, int | float | str)]
+        told = caller.has_read and bool(plain)
+        told |= caller.has_drawn and any(type(value) is not bool for value in plain)
         counts = isinstance(module, _BatchNorm)
         self._frames.append(_Frame(has_read=told, only_counts=counts))
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
+        self._note_draws()
         self._cell_depth -= isinstance(module, _CELLS)
         self._frames.pop()
         for tensor in tensors_within(outputs):
@@ -180,10 +186,22 @@ class UnitTracer(DispatchMode):
 
     def note_read(self, tensors: Sequence[Tensor]) -> None:
         """Note that Python sees values of `tensors`, on which its path may depend."""
-        if not any(tensor in self._variable for tensor in tensors):
-            return
+        if any(tensor in self._variable for tensor in tensors):
+            for frame in self._frames:
+                frame.has_read = True
+            self._freeze_seen()
+
+    def _note_draws(self) -> None:
+        """Note if the module that is running has drawn from Python's generators."""
+        before, self._generators = self._generators, python_generators()
+        if self._generators != before:
+            for frame in self._frames:
+                frame.has_drawn = True
+            self._freeze_seen()
+
+    def _freeze_seen(self) -> None:
+        """Freeze what the code that is running handles, or may get from attributes."""
         for frame in self._frames:
-            frame.has_read = True
             for layer in frame.seen.values():
                 self._space.freeze(layer, _DATA_DEPENDENT)
             frame.seen.clear()
@@ -195,7 +213,7 @@ class UnitTracer(DispatchMode):
         """Note that the module that is running now handles these units itself."""
         frame = self._frames[-1]
         for layer in layers:
-            if frame.has_read:
+            if frame.has_read or frame.has_drawn:
                 self._space.freeze(layer, _DATA_DEPENDENT)
             else:
                 frame.seen[id(layer)] = layer
