@@ -219,6 +219,51 @@ def test_a_block_that_is_told_what_was_read():
         plan_submodels(seeded(Told), vectors().abs())
 
 
+class Crops(nn.Module):
+    def forward(self, x):
+        return x[:, torch.randint(2, ()).item() :][:, :5]
+
+
+class Chooses(nn.Module):
+    def forward(self, x):
+        return x, random.randrange(9)  # noqa: S311
+
+
+class Behind(nn.Module):
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.fork = first, Fork(None)
+
+    def forward(self, x):
+        fork, made = self.fork, self.first(x)
+        x, number = made if isinstance(made, tuple) else (made, 0)
+        h = torch.relu(fork.a(x))
+        if number < 8:
+            return fork.head(torch.relu(fork.b(h)))
+        return fork.head(torch.relu(fork.c(h)) * (8 / h.shape[1]))
+
+
+def test_a_number_that_a_submodule_draws_for_itself():
+    plan = plan_submodels(seeded(lambda: Behind(Crops())), vectors(6))
+
+    assert [group.name for group in plan.groups] == ["fork.a", "fork.b"]
+
+
+def test_a_number_that_a_submodule_draws_for_its_caller():
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(lambda: Behind(Chooses())), vectors())
+
+
+class ToldANumber(Told):
+    def forward(self, x):
+        return self.inner(x, random.randrange(9) % 8)  # noqa: S311
+
+
+def test_a_block_that_is_told_what_was_drawn():
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(ToldANumber), vectors())
+
+
 class ToldByAnObject(Told):
     def forward(self, x):
         told = SimpleNamespace(flag=x.sum().item() > 0)

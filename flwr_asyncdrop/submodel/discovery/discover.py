@@ -120,16 +120,16 @@ class _Discovery:
             tracer.label(tensor, layers, from_input=False, silent=True)
         for name, buffer in self.model.named_buffers():
             if name in self.probe.moving:
-                tracer.note_variable(buffer)
+                tracer.running.note_variable(buffer)
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)
-        draws = FixedDraws(way.level, way.outcomes, tracer.note_variable)
+        draws = FixedDraws(way.level, way.outcomes, tracer.running.note_drawn)
         self.model.train(way.training)
         with (
             kept_state(self.model, self.probe.written),
             same_random_state(),
-            tracer.watching(self.model),
+            tracer.running.watching(self.model),
             UncheckedOneHot(),
             tracer,
             draws,

@@ -1,61 +1,35 @@
 """Follow unit labels through every operation of one forward pass."""
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, MutableMapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.aliases import Aliases, spread, written
 from flwr_asyncdrop.submodel.discovery.call import Call, Labels, Operand, Rule
 from flwr_asyncdrop.submodel.discovery.labels import Condition, LabelSpace, Layer
-from flwr_asyncdrop.submodel.discovery.readers import Readers
 from flwr_asyncdrop.submodel.discovery.rules import rule_for
 from flwr_asyncdrop.submodel.discovery.rules.joining import concatenate
 from flwr_asyncdrop.submodel.discovery.rules.pointwise import constant
 from flwr_asyncdrop.submodel.discovery.rules.values import MOVES, pass_on
 from flwr_asyncdrop.submodel.discovery.rules.views import expand
+from flwr_asyncdrop.submodel.discovery.running import Running
 from flwr_asyncdrop.submodel.discovery.silence import is_silent
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.draws import python_generators
-from flwr_asyncdrop.submodel.nested import leaves, tensors_within
-
-_CELLS = (nn.RNNBase, nn.RNNCellBase)
 
 _UNINITIALISED = ("empty", "empty_like", "new_empty", "empty_strided")
 
 _NO_RULE = "used by {op}, for which there is no rule"
 _LOSS = "goes into a loss, by {op}"
-_DATA_DEPENDENT = (
-    "used where a Python value was read from the data, or drawn at random: other "
-    "inputs may take another path through the model"
-)
 _STRANGER = (
     "used by way of a name outside of the model, as a global variable is, which does "
     "not name a copy of it"
 )
-
-
-@dataclass
-class _Frame:
-    """A module that is running: the units seen in its own code.
-
-    A module that has ended does the same whenever it is called, so what is made and
-    used up inside it is safe. Code that goes on after a value was read is not, nor is
-    code that has drawn a number.
-    """
-
-    seen: dict[int, Layer] = field(default_factory=dict)
-    has_read: bool = False
-    has_drawn: bool = False
-    only_counts: bool = False  # reads how many passes there were, for all units alike
 
 
 # The ignores here: torch leaves these methods of its modes untyped.
@@ -77,9 +51,11 @@ class UnitTracer(DispatchMode):
 
     Attributes
     ----------
+    running : Running
+        The modules that are running, and what may have other values.
     branches : list of int
         The numbers of the truth values, among all that are read in the pass, that
-        depend on inputs, weights or buffers that change.
+        depend on inputs, weights or buffers that change, or are drawn.
     """
 
     def __init__(
@@ -97,14 +73,10 @@ class UnitTracer(DispatchMode):
         self._labels = WeakTensorKeyDictionary()
         self._conditions: MutableMapping[Tensor, list[Condition]]
         self._conditions = WeakTensorKeyDictionary()
-        self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
-        self._modules: list[nn.Module] = []
-        self._frames = [_Frame()]
         self._silent: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._aliases = Aliases()
-        self._cell_depth = 0
         self._truths = 0
-        self._generators: tuple[Any, ...] = ()
+        self.running = Running(space, self._layers_of)
         self.branches: list[int] = []
 
     def label(
@@ -120,11 +92,10 @@ class UnitTracer(DispatchMode):
         self._silent[tensor] = silent
         self._aliases.note(tensor)
         if from_input or isinstance(tensor, nn.Parameter):
-            self._variable[tensor] = True
+            self.running.note_variable(tensor)
 
-    def note_variable(self, tensor: Tensor) -> None:
-        """Note that `tensor` may have other values in another pass."""
-        self._variable[tensor] = True
+    def _layers_of(self, tensor: Tensor) -> list[Layer]:
+        return self._labels.get(tensor, ([], False))[0]
 
     def operand(self, tensor: Tensor) -> Operand:
         """Return `tensor` with the labels that it has now."""
@@ -144,79 +115,6 @@ class UnitTracer(DispatchMode):
             self._space.freeze(numbered, "part of the model's output")
         for layer, reason in self._conditions.get(output, []):
             self._space.freeze(layer, reason)
-
-    @contextmanager
-    def watching(self, model: nn.Module) -> Iterator[None]:
-        """Note, by hooks on `model`, which modules are running."""
-        hooks = []
-        self._modules = list(model.modules())
-        self._generators = python_generators()
-        for module in self._modules:
-            hooks += [
-                module.register_forward_pre_hook(self._enter, with_kwargs=True),
-                module.register_forward_hook(self._leave),
-            ]
-        try:
-            with Readers(self.note_read):
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-    def _enter(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._note_draws()
-        self._cell_depth += isinstance(module, _CELLS)
-        caller = self._frames[-1]
-        # What a caller that has read the data tells a module in plain values, within
-        # objects too, may follow from what it read; so may numbers, if it has drawn.
-        plain = [v for v in leaves([args, kwargs]) if isinstance(v, int | float | str)]
-        told = caller.has_read and bool(plain)
-        told |= caller.has_drawn and any(type(value) is not bool for value in plain)
-        counts = isinstance(module, _BatchNorm)
-        self._frames.append(_Frame(has_read=told, only_counts=counts))
-
-    def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
-        self._note_draws()
-        self._cell_depth -= isinstance(module, _CELLS)
-        self._frames.pop()
-        for tensor in tensors_within(outputs):
-            self._see(self._labels.get(tensor, ([], False))[0])
-
-    def note_read(self, tensors: Sequence[Tensor]) -> None:
-        """Note that Python sees values of `tensors`, on which its path may depend."""
-        if any(tensor in self._variable for tensor in tensors):
-            for frame in self._frames:
-                frame.has_read = True
-            self._freeze_seen()
-
-    def _note_draws(self) -> None:
-        """Note if the module that is running has drawn from Python's generators."""
-        before, self._generators = self._generators, python_generators()
-        if self._generators != before:
-            for frame in self._frames:
-                frame.has_drawn = True
-            self._freeze_seen()
-
-    def _freeze_seen(self) -> None:
-        """Freeze what the code that is running handles, or may get from attributes."""
-        for frame in self._frames:
-            for layer in frame.seen.values():
-                self._space.freeze(layer, _DATA_DEPENDENT)
-            frame.seen.clear()
-        for kept in tensors_within([_own_attributes(m) for m in self._modules]):
-            for layer in self._labels.get(kept, ([], False))[0]:
-                self._space.freeze(layer, _DATA_DEPENDENT)
-
-    def _see(self, layers: Sequence[Layer]) -> None:
-        """Note that the module that is running now handles these units itself."""
-        frame = self._frames[-1]
-        for layer in layers:
-            if frame.has_read or frame.has_drawn:
-                self._space.freeze(layer, _DATA_DEPENDENT)
-            else:
-                frame.seen[id(layer)] = layer
 
     def operate(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -239,8 +137,7 @@ class UnitTracer(DispatchMode):
             result.zero_()  # memory that says nothing about the model
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         self._space.operation = str(func.overloadpacket)
-        in_cell = self._cell_depth > 0
-        call = Call(func, arguments, outputs, self._space, known, in_cell)
+        call = Call(func, arguments, outputs, self._space, known, self.running.in_cell)
         if func.overloadpacket.__name__ not in MOVES and not call.is_empty:
             self._space.note_uses(layer for k in known.values() for layer in k.layers)
         self._follow(call)
@@ -263,15 +160,14 @@ class UnitTracer(DispatchMode):
             for layer, reason in conditions:  # where it goes nobody sees
                 self._space.freeze(layer, reason)
         from_input = any(k.from_input for k in operands) and rule is not constant
-        variable = any(k.value in self._variable for k in operands)
         for output, labels in zip(call.outputs, layers, strict=True):
             if isinstance(output, Tensor):
                 tidied = self._space.tidy(labels)
                 silent = is_silent(call, tidied)
                 self.label(output, tidied, from_input=from_input, silent=silent)
-                self._see(tidied)
-                if variable and rule is not constant:
-                    self._variable[output] = True
+                self.running.see(tidied)
+                if rule is not constant:
+                    self.running.note_result(output, (k.value for k in operands))
                 if conditions:
                     self._conditions[output] = conditions
         for tensor in written(call.func, call.arguments):
@@ -289,9 +185,8 @@ class UnitTracer(DispatchMode):
                 from_input=source.from_input or other.from_input,
                 silent=source.silent and (other.silent or not other.layers),
             )
-            self._see(layers)
-            if changed in self._variable:
-                self._variable[alias] = True
+            self.running.see(layers)
+            self.running.note_result(alias, [changed])
             conditions = self._conditions.get(changed, [])
             if conditions:
                 known = self._conditions.get(alias, [])
@@ -302,16 +197,15 @@ class UnitTracer(DispatchMode):
         if call.outputs and isinstance(call.outputs[0], bool):
             number, self._truths = self._truths, self._truths + 1
             if self._explores:
-                if any(k.value in self._variable for k in call.known.values()):
+                if any(self.running.varies(k.value) for k in call.known.values()):
                     self.branches.append(number)
                 return
-        # torch's own recurrent layers only read lengths of sequences
-        if call.in_cell or self._frames[-1].only_counts:
+        if self.running.reads_safely:
             return
         if call.reads_values:
-            self.note_read([operand.value for operand in call.known.values()])
+            self.running.note_read([operand.value for operand in call.known.values()])
         elif torch.Tag.dynamic_output_shape in call.func.tags:
-            self.note_read(call.deciding_sizes())
+            self.running.note_read(call.deciding_sizes())
 
     def _conditions_of(self, call: Call) -> list[Condition]:
         """Return what freezes if the outputs are used: old conditions and new ones."""
@@ -336,12 +230,6 @@ class UnitTracer(DispatchMode):
             for layer in [*operand.layers, *numbers]:
                 self._space.freeze(layer, reason)
         return call.unlabelled()
-
-
-def _own_attributes(module: nn.Module) -> list[Any]:
-    """Return what a module keeps beside its state, for its next call perhaps."""
-    state = ("_parameters", "_buffers")
-    return [value for name, value in vars(module).items() if name not in state]
 
 
 @cache

@@ -1,0 +1,180 @@
+"""Which modules are running, and where another pass may take another path."""
+
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
+from flwr_asyncdrop.submodel.discovery.readers import Readers
+from flwr_asyncdrop.submodel.draws import python_generators
+from flwr_asyncdrop.submodel.nested import leaves, tensors_within
+
+_CELLS = (nn.RNNBase, nn.RNNCellBase)
+_OTHER_PATH = (
+    "used where a Python value was read from the data, or drawn at random: other "
+    "inputs may take another path through the model"
+)
+
+
+@dataclass
+class _Frame:
+    """A module that is running: the units seen in its own code.
+
+    A module that has ended does the same whenever it is called, so what is made and
+    used up inside it is safe. Code that goes on after a value was read is not, nor is
+    code that has drawn a number.
+    """
+
+    seen: dict[int, Layer] = field(default_factory=dict)
+    has_read: bool = False
+    has_drawn: bool = False
+    only_counts: bool = False  # reads how many passes there were, for all units alike
+    in_cell: bool = False  # in torch's own recurrent layers
+
+
+class Running:
+    """The modules that are running, and the values on which their paths may depend.
+
+    Units that their code handles freeze once it has read such a value, or has drawn a
+    number.
+
+    Parameters
+    ----------
+    space : LabelSpace
+        The units.
+    layers_of : callable
+        Returns the labels of a tensor.
+    """
+
+    def __init__(
+        self, space: LabelSpace, layers_of: Callable[[Tensor], Sequence[Layer]]
+    ) -> None:
+        self._space = space
+        self._layers_of = layers_of
+        # What may have other values in another pass: True, unless only as it is drawn.
+        self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._modules: list[nn.Module] = []
+        self._frames = [_Frame()]
+        self._generators: tuple[Any, ...] = ()
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Note, by hooks on `model`, which modules are running."""
+        hooks = []
+        self._modules = list(model.modules())
+        self._generators = python_generators()
+        for module in self._modules:
+            hooks += [
+                module.register_forward_pre_hook(self._enter, with_kwargs=True),
+                module.register_forward_hook(self._leave),
+            ]
+        try:
+            with Readers(self.note_read):
+                yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def in_cell(self) -> bool:
+        """Whether one of torch's own recurrent layers is running."""
+        return self._frames[-1].in_cell
+
+    @property
+    def reads_safely(self) -> bool:
+        """Whether what is running reads lengths or counts alone."""
+        return self.in_cell or self._frames[-1].only_counts
+
+    def note_variable(self, tensor: Tensor) -> None:
+        """Note that `tensor` may have other values in another pass."""
+        self._variable[tensor] = True
+
+    def note_drawn(self, tensor: Tensor) -> None:
+        """Note that `tensor` has been drawn at random."""
+        self._variable.setdefault(tensor, False)
+
+    def note_result(self, result: Tensor, sources: Iterable[Tensor]) -> None:
+        """Note that `result` follows from `sources`, as well as from what it was."""
+        known = [self._variable[t] for t in sources if t in self._variable]
+        if known:
+            self._variable[result] = any(known) or self._variable.get(result, False)
+
+    def varies(self, tensor: Tensor) -> bool:
+        """Whether `tensor` may have other values in another pass."""
+        return tensor in self._variable
+
+    def note_read(self, tensors: Sequence[Tensor]) -> None:
+        """Note that Python sees values of `tensors`, on which its path may depend."""
+        found = [self._variable[t] for t in tensors if t in self._variable]
+        if any(found):
+            for frame in self._frames:
+                frame.has_read = True
+            self._freeze_seen(self._frames)
+        elif found:
+            self._note_drawn_number()
+
+    def see(self, layers: Sequence[Layer]) -> None:
+        """Note that the module that is running now handles these units itself."""
+        frame = self._frames[-1]
+        for layer in layers:
+            if frame.has_read or frame.has_drawn:
+                self._space.freeze(layer, _OTHER_PATH)
+            else:
+                frame.seen[id(layer)] = layer
+
+    def _enter(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._look_for_draws()
+        caller = self._frames[-1]
+        # What a caller that has read the data tells a module in plain values, within
+        # objects too, may follow from what it read; so may numbers, if it has drawn.
+        plain = [v for v in leaves([args, kwargs]) if isinstance(v, int | float | str)]
+        told = caller.has_read and bool(plain)
+        told |= caller.has_drawn and any(type(value) is not bool for value in plain)
+        counts = isinstance(module, _BatchNorm)
+        in_cell = caller.in_cell or isinstance(module, _CELLS)
+        self._frames.append(_Frame(has_read=told, only_counts=counts, in_cell=in_cell))
+
+    def _leave(self, _: nn.Module, __: Any, outputs: Any) -> None:
+        self._look_for_draws()
+        left = self._frames.pop()
+        if left.has_drawn and any(isinstance(v, int | float) for v in leaves(outputs)):
+            self._note_drawn_number()
+        for tensor in tensors_within(outputs):
+            self.see(self._layers_of(tensor))
+
+    def _look_for_draws(self) -> None:
+        """Note if the module that is running has drawn from Python's generators."""
+        before, self._generators = self._generators, python_generators()
+        if self._generators != before:
+            self._note_drawn_number()
+
+    def _note_drawn_number(self) -> None:
+        """Note that the code of the module that is running has a number of chance.
+
+        Those that have called it get it only if it is returned.
+        """
+        self._frames[-1].has_drawn = True
+        self._freeze_seen(self._frames[-1:])
+
+    def _freeze_seen(self, frames: Sequence[_Frame]) -> None:
+        """Freeze what the code of modules handles, or may get from attributes."""
+        for frame in frames:
+            for layer in frame.seen.values():
+                self._space.freeze(layer, _OTHER_PATH)
+            frame.seen.clear()
+        for kept in tensors_within([_own_attributes(m) for m in self._modules]):
+            for layer in self._layers_of(kept):
+                self._space.freeze(layer, _OTHER_PATH)
+
+
+def _own_attributes(module: nn.Module) -> list[Any]:
+    """Return what a module keeps beside its state, for its next call perhaps."""
+    state = ("_parameters", "_buffers")
+    return [value for name, value in vars(module).items() if name not in state]
