@@ -218,6 +218,16 @@ class TestDiscovery:
         plan = plan_blocks(model, torch.ones(2, 6))
         assert plan.blocks == ("layers.1", "layers.2")
 
+    def test_what_bounds_its_input_is_no_block(self):
+        class Bounded(Residual):
+            def forward(self, x):
+                return super().forward(x).clamp(-6, 6)
+
+        layers = Bounded(nn.Linear(6, 6)), linear_branch(), linear_branch()
+        model = net(lambda: Layered(*layers), torch.ones(2, 6))
+        plan = plan_blocks(model, torch.ones(2, 6))
+        assert plan.blocks == ("layers.1", "layers.2")
+
     def test_a_block_that_runs_twice_is_left_out_twice(self):
         class Twice(Layered):
             def forward(self, x):
