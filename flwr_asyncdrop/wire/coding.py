@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +26,7 @@ from flwr_asyncdrop.submodel.types import STATISTICS, State
 from flwr_asyncdrop.wire.arrays import check_values, read_sound_array
 from flwr_asyncdrop.wire.codec import Scheme, scheme
 from flwr_asyncdrop.wire.npy import CODED, array_size, read_array, write_array
-from flwr_asyncdrop.wire.records import configs_without, received_with, records_of
+from flwr_asyncdrop.wire.records import config_with, configs_without, received_with
 
 _SMALLEST = 256  # numbers; a code of fewer would hardly be smaller
 _RECORD = "asyncdrop-codec-record"
@@ -90,11 +90,11 @@ def read_coding(message: Message) -> tuple[str, Coding] | None:
 
     None if they travel as they are.
     """
-    for config in records_of(message.content, ConfigRecord).values():
-        if _RECORD in config:
-            values: dict[str, Any] = {n: config[key] for n, key in _FIELDS.items()}
-            return str(config[_RECORD]), Coding(**values)
-    return None
+    config = config_with(message, _RECORD)
+    if config is None:
+        return None
+    values: dict[str, Any] = {name: config[key] for name, key in _FIELDS.items()}
+    return str(config[_RECORD]), Coding(**values)
 
 
 def without_coding(message: Message) -> Message:
@@ -108,10 +108,8 @@ def without_coding(message: Message) -> Message:
 
 def read_run(message: Message) -> str:
     """Return, on the client, the run that its feedback belongs to, "" if unknown."""
-    for config in records_of(message.content, ConfigRecord).values():
-        if _RUN in config:
-            return str(config[_RUN])
-    return ""
+    config = config_with(message, _RUN)
+    return "" if config is None else str(config[_RUN])
 
 
 def is_coded(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> bool:

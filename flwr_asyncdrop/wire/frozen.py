@@ -19,7 +19,12 @@ from flwr_asyncdrop.submodel.types import NORM_BUFFERS
 from flwr_asyncdrop.wire.kept import FROZEN_SHA256 as _HASH
 from flwr_asyncdrop.wire.kept import read_kept
 from flwr_asyncdrop.wire.npy import from_record, refuse_coded, to_record
-from flwr_asyncdrop.wire.records import configs_without, records_of, unsent_with
+from flwr_asyncdrop.wire.records import (
+    config_with,
+    configs_without,
+    records_of,
+    unsent_with,
+)
 
 _OF = "asyncdrop-frozen-of"  # the key of the record that they complete
 _MASKED = "asyncdrop-frozen-masked"  # dropped units are zeroed instead of cut out
@@ -85,16 +90,16 @@ def bring(message: Message, frozen: ArrayRecord) -> Message:
 
 def read_frozen(message: Message) -> FrozenPart | None:
     """Return, on the client, what a message leaves out; None if it is complete."""
-    for config in records_of(message.content, ConfigRecord).values():
-        if _HASH in config:
-            return FrozenPart(
-                str(config[_HASH]),
-                str(config[_OF]),
-                config[_MASKED] is True,
-                cast(list[int], config[_PLACES]),  # as the server has written it
-                records_of(message.content, ArrayRecord).get(FROZEN_RECORD),
-            )
-    return None
+    config = config_with(message, _HASH)
+    if config is None:
+        return None
+    return FrozenPart(
+        str(config[_HASH]),
+        str(config[_OF]),
+        config[_MASKED] is True,
+        cast(list[int], config[_PLACES]),  # as the server has written it
+        records_of(message.content, ArrayRecord).get(FROZEN_RECORD),
+    )
 
 
 def without_brought(content: RecordDict) -> RecordDict:

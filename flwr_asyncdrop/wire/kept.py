@@ -11,12 +11,12 @@ from typing import cast
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.types import Indices
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import config_with, records_of
 
 FROZEN_SHA256 = "asyncdrop-frozen-sha256"
 """Key of the hash of the tensors that a message leaves out."""
@@ -77,28 +77,27 @@ def read_kept(message: Message, absent: Collection[str] = ()) -> Kept:
     `absent` are the tensors of the model that the message has not. ConfigError if it
     lacks some, and they are not named.
     """
-    for config in records_of(message.content, ConfigRecord).values():
-        if _DIMS not in config:
-            continue
-        if FROZEN_SHA256 in config and not absent:
-            raise ConfigError(
-                "the message has only what trains of the model: complete it with the "
-                "mod FrozenMod, ClientApp(mods=[FrozenMod()])"
-            )
-        here = records_of(message.content, ArrayRecord)[str(config[_RECORD])]
-        names = sorted({*here, *absent})
-        # As the server has written them.
-        sizes = cast(list[int], config[_SIZES])
-        sets = _unpack(sizes, cast(bytes, config[_MASKS]))
-        indices: Indices = {}
-        full: dict[str, dict[int, int]] = {}
-        triples = iter(cast(list[int], config[_DIMS]))
-        for tensor, dim, number in zip(triples, triples, triples, strict=True):
-            name, (size, positions) = names[tensor], sets[number]
-            indices.setdefault(name, {})[dim] = positions
-            full.setdefault(name, {})[dim] = size
-        return Kept(indices, full)
-    return Kept()
+    config = config_with(message, _DIMS)
+    if config is None:
+        return Kept()
+    if FROZEN_SHA256 in config and not absent:
+        raise ConfigError(
+            "the message has only what trains of the model: complete it with the mod "
+            "FrozenMod, ClientApp(mods=[FrozenMod()])"
+        )
+    here = records_of(message.content, ArrayRecord)[str(config[_RECORD])]
+    names = sorted({*here, *absent})
+    # As the server has written them.
+    sizes = cast(list[int], config[_SIZES])
+    sets = _unpack(sizes, cast(bytes, config[_MASKS]))
+    indices: Indices = {}
+    full: dict[str, dict[int, int]] = {}
+    triples = iter(cast(list[int], config[_DIMS]))
+    for tensor, dim, number in zip(triples, triples, triples, strict=True):
+        name, (size, positions) = names[tensor], sets[number]
+        indices.setdefault(name, {})[dim] = positions
+        full.setdefault(name, {})[dim] = size
+    return Kept(indices, full)
 
 
 def _narrowed(indices: Indices) -> Iterator[tuple[str, int, Tensor]]:

@@ -19,6 +19,12 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     return {key: value for key, value in content.items() if isinstance(value, kind)}
 
 
+def config_with(message: Message, key: str) -> ConfigRecord | None:
+    """Return the config record of a message that has an entry, None if none has."""
+    configs = records_of(message.content, ConfigRecord).values()
+    return next((config for config in configs if key in config), None)
+
+
 def configs_without(
     content: RecordDict, keys: Collection[str]
 ) -> dict[str, ConfigRecord]:
