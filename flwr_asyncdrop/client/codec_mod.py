@@ -1,6 +1,6 @@
 """A Flower mod that reads what is coded and packed, and answers in kind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from flwr.app import ArrayRecord, Context, Message
@@ -43,36 +43,41 @@ def _with_code(
     if found is None:
         return call_next(message, context)
     key, coding = found
-    record = wire.records_of(message.content, ArrayRecord)[key]
-    sent = wire.decode_weights(record, coding)
+    records = wire.records_of(message.content, ArrayRecord)
+    sent = wire.decode_weights(records.pop(key), coding)
     message.content[key] = wire.to_record(sent)
     run = wire.read_run(message)
     message = wire.without_coding(message)
     reply = call_next(message, context)
     if coding.up and not reply.has_error():
-        _code(reply, sent, coding, lambda: Residuals(context, message, run))
+        _code(reply, records, sent, coding, lambda: Residuals(context, message, run))
     return reply
 
 
 @cpu_by_default()
 def _code(
     reply: Message,
+    beside: Collection[str],
     sent: State,
     coding: wire.Coding,
     residuals: Callable[[], Residuals],
 ) -> None:
     """Code the arrays of a reply; one that the server will refuse stays as it is.
 
+    Records `beside` the model, as the server knows them by their keys, are not coded,
+    though their arrays may have the same names.
+
     Without arrays, as where a `FrozenMod` asks for what is frozen, the task was not
     completed, and nobody can read what its device owes.
     """
-    records = wire.records_of(reply.content, ArrayRecord).items()
-    key, record = next(
-        ((key, record) for key, record in records if record.keys() == sent.keys()),
-        ("", None),
-    )
-    if record is None:
+    records = {
+        key: record
+        for key, record in wire.records_of(reply.content, ArrayRecord).items()
+        if key not in beside and record.keys() == sent.keys()
+    }
+    if not records:
         return
+    key, record = next(iter(records.items()))
     changes = _changes(record, sent)
     is_sound = len(changes) == len(_coded_names(sent))
     owed = residuals()

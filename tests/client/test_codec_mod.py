@@ -1,5 +1,7 @@
 """The client's mod: weights decoded, changes coded, and what that costs sent later."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -316,6 +318,30 @@ def test_one_unsound_array_is_named_and_no_other():
         wire.read_reply(CodecMod()(message, ctx, app), expected(state, coding))
     assert caught.value.kind == "non-finite"
     assert not list(ctx.state)
+
+
+@pytest.mark.parametrize("order", [("arrays", "control"), ("control", "arrays")])
+def test_records_beside_the_model_stay_as_they_are(order):
+    """SCAFFOLD's control variates have the model's names, wherever they stand."""
+    state, config = weights(), wire.TaskConfig(1, 0)
+    message = wire.make_task(
+        wire.encode_weights(state, Q4),
+        Q4.entries(KEYS.arrays),
+        config,
+        node_id=5,
+        keys=KEYS,
+        extra={"control": wire.to_record(state)},
+    )
+
+    def app(message, _):
+        content = {key: message.content[key] for key in order}
+        content["metrics"] = MetricRecord({"num-examples": 3})
+        return Message(RecordDict(content), reply_to=message)
+
+    reply = CodecMod()(message, context(), app)
+    due = replace(expected(state), extra={"control": tuple(state)})
+    control = wire.read_reply(reply, due).extra["control"]
+    assert all(torch.equal(control[name], state[name]) for name in state)
 
 
 def test_a_reply_with_other_names_says_so():
