@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.client.memory import training_memory
@@ -50,16 +50,16 @@ class CapacityMod(Mod):
         """Answer a probe, or pass a task on and measure it."""
         received, started = _seconds_since_boot(), time.perf_counter()
         if wire.is_probe(message):
-            reply = Message(RecordDict(), reply_to=message)
-            seconds = 0.0 if self._probe is None else self._probe(context)
+            reply, own = Message(RecordDict(), reply_to=message), 0.0
+            seconds = own if self._probe is None else self._probe(context)
         else:
             reply = call_next(message, context)
-            if reply.has_error() or wire.read_task(message).partition_id is not None:
+            if reply.has_error() or not _is_real_task(message):
                 return reply
-            elapsed = time.perf_counter() - started
-            seconds = wire.flat_metrics(reply.content).get(self._train_seconds, elapsed)
-            if not 0 <= seconds <= wire.LARGEST_REPORTED:  # nobody would read the rest
-                seconds = elapsed
+            own = time.perf_counter() - started
+            seconds = wire.flat_metrics(reply.content).get(self._train_seconds, own)
+        if not 0 <= seconds <= wire.LARGEST_REPORTED:  # nobody would read the rest
+            seconds = own
         node_config = context.node_config
         memory = declared(node_config, "memory-mb", _MEGABYTE)
         wire.add_report(
@@ -74,6 +74,12 @@ class CapacityMod(Mod):
             ),
         )
         return reply
+
+
+def _is_real_task(message: Message) -> bool:
+    """Return whether a message asks this device to train, and no simulated one."""
+    is_train = wire.kind_of(message) == MessageType.TRAIN
+    return is_train and wire.read_task(message).partition_id is None
 
 
 def declared(node_config: Mapping[str, object], key: str, unit: float = 1.0) -> float:

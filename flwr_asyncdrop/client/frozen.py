@@ -112,8 +112,8 @@ class FrozenMod(Mod):
 
     @staticmethod
     def _is_task(message: Message) -> bool:
-        kind = message.metadata.message_type.partition(".")[0]
-        return kind == MessageType.TRAIN and not wire.is_probe(message)
+        is_train = wire.kind_of(message) == MessageType.TRAIN
+        return is_train and not wire.is_probe(message)
 
     def _check_clipping(
         self, app: ClientAppCallable, sha256: str, frozen: ArrayRecord

@@ -61,7 +61,7 @@ from flwr_asyncdrop.wire.packing import (
     unpack,
     unpacked,
 )
-from flwr_asyncdrop.wire.records import records_of
+from flwr_asyncdrop.wire.records import kind_of, records_of
 from flwr_asyncdrop.wire.replies import (
     Expected,
     Reply,
@@ -124,6 +124,7 @@ __all__ = [
     "is_probe",
     "kept_by_client",
     "kept_entries",
+    "kind_of",
     "lacks_frozen",
     "left_out",
     "make_probe",

@@ -19,6 +19,14 @@ def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     return {key: value for key, value in content.items() if isinstance(value, kind)}
 
 
+def kind_of(message: Message) -> str:
+    """Return what a message asks for, one of Flower's ``MessageType``.
+
+    Its type may name a function of the app behind that: ``"train.mine"``.
+    """
+    return message.metadata.message_type.partition(".")[0]
+
+
 def config_with(message: Message, key: str) -> ConfigRecord | None:
     """Return the config record of a message that has an entry, None if none has."""
     configs = records_of(message.content, ConfigRecord).values()

@@ -26,7 +26,7 @@ from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics
 from flwr_asyncdrop.wire.npy import CODED, array_bytes, to_record
 from flwr_asyncdrop.wire.packing import is_packed, unpack, unpacked
-from flwr_asyncdrop.wire.records import received_with, records_of
+from flwr_asyncdrop.wire.records import kind_of, received_with, records_of
 from flwr_asyncdrop.wire.tasks import RecordKeys
 
 # Those of the model, those beside it, metrics and configs.
@@ -153,8 +153,7 @@ def read_evaluation(
 def _content(message: Message) -> RecordDict:
     if message.has_error():
         text = message.error.reason or ""
-        kind = message.metadata.message_type.partition(".")[0]
-        fix = advice(text, evaluates=kind == MessageType.EVALUATE)
+        fix = advice(text, evaluates=kind_of(message) == MessageType.EVALUATE)
         reason = printable_ends(text)
         raise ReplyError(
             "client-error",

@@ -117,6 +117,20 @@ def test_a_greeting_is_answered_without_the_app():
     assert wire.read_report(measured).train_seconds == 3.25
 
 
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0, 1e300])
+def test_a_probe_that_measures_what_cannot_be_costs_no_report(said):
+    reply = app_of(slow, probe=lambda context: said)(GREETING, context(capacity=2))
+    report = wire.read_report(reply)
+    assert report is not None
+    assert (report.train_seconds, report.capacity) == (0.0, 2.0)
+
+
+def test_an_evaluation_is_no_task():
+    """Its reply has what the client returned, and no more."""
+    reply = app_of(slow)(task(kind=MessageType.EVALUATE), context())
+    assert reply.content.keys() == answer(task(), {}).content.keys()
+
+
 def test_simulated_devices_and_failures_report_nothing():
     assert wire.read_report(app_of(slow)(task(partition=3), context())) is None
     failed = app_of(lambda message, _: failing(message))(task(), context())
