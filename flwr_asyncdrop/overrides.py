@@ -236,8 +236,9 @@ def _is_class_variable(annotation: object) -> bool:
 def _replaced(kind: type) -> tuple[tuple[type, str, type], ...]:
     """Return the class attributes of subclasses that an ``__init__`` of ours sets, too.
 
-    Each is the subclass, the attribute, and the class of that ``__init__``. A subclass
-    whose own ``__init__`` names the attribute has the last word.
+    Each is the subclass, the attribute, and the class of ours that is nearest to it,
+    which has inherited that ``__init__`` or calls it. A subclass whose own ``__init__``
+    names the attribute has the last word.
     """
     return tuple(_find_replaced(kind))
 
@@ -249,11 +250,10 @@ def _find_replaced(kind: type) -> Iterator[tuple[type, str, type]]:
         if _is_ours(owner):
             return
         own |= _named(owner)
-        for name in vars(owner).keys() - seen - own:
-            for parent in kind.__mro__[place + 1 :]:
-                if _is_ours(parent) and name in _named(parent):
-                    yield owner, name, parent
-                    break
+        ours = [parent for parent in kind.__mro__[place + 1 :] if _is_ours(parent)]
+        set_by_ours = set().union(*map(_named, ours))
+        for name in (vars(owner).keys() - seen - own) & set_by_ours:
+            yield owner, name, ours[0]
         seen |= vars(owner).keys()
 
 

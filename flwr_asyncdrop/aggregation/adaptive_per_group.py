@@ -135,11 +135,10 @@ class AdaptivePerGroup(LatestPerGroup):
         **options: Any,
     ) -> None:
         super().__init__(size, **options)
-        A_SWITCH.check("adaptive_staleness", staleness)
         # The fresh changes may be no longer in the memory, and there is its mean.
-        self.collects += size + 1
+        self.collects += self.size + 1
         self._combine_fresh = combine_fresh
-        self._staleness = staleness
+        self._staleness: bool = A_SWITCH.check("adaptive_staleness", staleness)
         self._measured = _Measured()
 
     @property

@@ -1,24 +1,18 @@
 """Buffered aggregation: the server steps once every K updates."""
 
-from typing import ClassVar
-
-from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.changes import Mean
 from flwr_asyncdrop.aggregation.collected import collected
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import (
-    Weighting,
-    constant,
-    weight_of,
-)
-from flwr_asyncdrop.parameters import A_SWITCH, whole_from
+from flwr_asyncdrop.aggregation.stepped import Stepped
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.state_dict import StateDict
-from flwr_asyncdrop.submodel import State, check_fits
+from flwr_asyncdrop.submodel import State
 
 
-class Buffered(Aggregator):
+class Buffered(Stepped):
     """Collect K updates, then take one step with their mean change.
 
     FedBuff (Nguyen et al., 2022): ``W <- W + lr * 1/K sum_i s(tau_i) Delta_i`` with
@@ -41,8 +35,6 @@ class Buffered(Aggregator):
         Whether devices wait for the step that their updates are part of.
     """
 
-    needs_base: ClassVar[bool] = True
-
     def __init__(
         self,
         size: int,
@@ -53,31 +45,13 @@ class Buffered(Aggregator):
         momentum: float = 0.0,
         waits: bool = False,
     ) -> None:
-        whole_from(1).check("buffer_size", size)
-        A_SWITCH.check("waits", waits)
-        self.size = self.updates_per_version = size
-        self.waits_for = size if waits else 1
+        super().__init__(size, waits=waits)
         self._weighting = weighting
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
-        self._collected = collected(size, combine, waits=waits)
+        self._collected = collected(self.size, combine, waits=waits)
         self.collects = self._collected.models
         self._velocity: State = {}
-
-    def merge(self, state: State, update: Update) -> bool:
-        """Collect the update; with the last of K the global model takes its step."""
-        check_fits(state, update.arrays, update.indices)
-        weight = weight_of(update, self._weighting)
-        self._collected.add(state, update, weight)
-        return len(self._collected) >= self.size and self.flush(state)
-
-    def flush(self, state: State) -> bool:
-        """Take the step with the updates that are there."""
-        if not len(self._collected):
-            return False
-        combined = self._collected.take(state)
-        self._server_step.take_(state, combined, self._velocity)
-        return True
 
     def state_dict(self) -> StateDict:
         """Return what waits, the velocity, and what the functions remember."""
@@ -90,3 +64,14 @@ class Buffered(Aggregator):
         self._collected.load_state_dict(state)
         self._velocity = dict(state["velocity"])
         load_into(state, weighting=self._weighting, combine=self._combine)
+
+    def _num_collected(self) -> int:
+        return len(self._collected)
+
+    def _collect(self, state: State, update: Update) -> None:
+        weight = weight_of(update, self._weighting)
+        self._collected.add(state, update, weight)
+
+    def _step(self, state: State) -> None:
+        combined = self._collected.take(state)
+        self._server_step.take_(state, combined, self._velocity)

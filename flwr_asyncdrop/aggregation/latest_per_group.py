@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
-from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.changes import Change, change_of, mean_change
 from flwr_asyncdrop.aggregation.combining import Combiner
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.parameters import A_SWITCH, whole_from
+from flwr_asyncdrop.aggregation.stepped import Stepped
+from flwr_asyncdrop.parameters import whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel import State, check_fits
+from flwr_asyncdrop.submodel import State
 
 NUM_GROUPS = 32
 """Groups of speed ranks by default: one for each rank, as far as that goes."""
@@ -31,7 +31,7 @@ class _Latest:
     velocity: State = field(default_factory=dict)
 
 
-class LatestPerGroup(Aggregator):
+class LatestPerGroup(Stepped):
     """Step every K updates with the mean of the latest changes of all speed groups.
 
     Fast devices send many updates for each one of a slow device, so a mean over the
@@ -60,8 +60,6 @@ class LatestPerGroup(Aggregator):
         Whether devices wait for the step that their updates are part of.
     """
 
-    needs_base: ClassVar[bool] = True
-
     def __init__(
         self,
         size: int,
@@ -72,34 +70,12 @@ class LatestPerGroup(Aggregator):
         momentum: float = 0.0,
         waits: bool = False,
     ) -> None:
-        whole_from(1).check("buffer_size", size)
-        A_SWITCH.check("waits", waits)
-        whole_from(1).check("num_groups", num_groups)
-        self.size = self.updates_per_version = size
-        self.waits_for = size if waits else 1
-        self._num_groups = self.collects = num_groups
+        super().__init__(size, waits=waits)
+        self._num_groups: int = whole_from(1).check("num_groups", num_groups)
+        self.collects = self._num_groups
         self._combine = combine
         self._server_step = ServerStep(server_lr, momentum)
         self._latest = _Latest()
-
-    def merge(self, state: State, update: Update) -> bool:
-        """Keep the update; with the last of K the global model takes its step."""
-        check_fits(state, update.arrays, update.indices)
-        latest = self._latest
-        self._remember(state, update, change_of(update, update.discount))
-        self._note_rate(update)
-        latest.collected += 1
-        return latest.collected >= self.size and self.flush(state)
-
-    def flush(self, state: State) -> bool:
-        """Take the step with the updates that are there."""
-        latest = self._latest
-        if not latest.collected:
-            return False
-        self._server_step.take_(state, self._take(state), latest.velocity)
-        latest.collected = 0
-        latest.steps += 1
-        return True
 
     def state_dict(self) -> StateDict:
         """Return the latest change of every group, the velocity, and `combine`'s."""
@@ -120,6 +96,20 @@ class LatestPerGroup(Aggregator):
     def groups_of(self, update: Update) -> int:
         """Return how many speed groups there were when it was dispatched."""
         return min(self._num_groups, update.num_ranks)
+
+    def _num_collected(self) -> int:
+        return self._latest.collected
+
+    def _collect(self, state: State, update: Update) -> None:
+        self._remember(state, update, change_of(update, update.discount))
+        self._note_rate(update)
+        self._latest.collected += 1
+
+    def _step(self, state: State) -> None:
+        latest = self._latest
+        self._server_step.take_(state, self._take(state), latest.velocity)
+        latest.collected = 0
+        latest.steps += 1
 
     def _remember(self, state: State, update: Update, change: Change) -> None:
         """Take in the change of an update; `state` is only read."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from flwr_asyncdrop.aggregation.adapters import (
     kept_components,
     without_factors,
 )
-from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
+from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.changes import (
     NORMALISERS,
     Change,
@@ -24,14 +23,10 @@ from flwr_asyncdrop.aggregation.changes import (
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
 from flwr_asyncdrop.aggregation.products import Factors, stacked, truncated
 from flwr_asyncdrop.aggregation.server_step import ServerStep
-from flwr_asyncdrop.aggregation.weighting import (
-    Weighting,
-    constant,
-    weight_of,
-)
-from flwr_asyncdrop.parameters import A_SWITCH, whole_from
+from flwr_asyncdrop.aggregation.stepped import Stepped
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
-from flwr_asyncdrop.submodel import Adapter, Pairs, State, check_fits
+from flwr_asyncdrop.submodel import Adapter, Pairs, State
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class _ProductChange:
     kept: dict[str, Tensor]
 
 
-class ProductBuffered(Aggregator):
+class ProductBuffered(Stepped):
     """Collect K updates, then take a step with the mean change of the products.
 
     ``B A <- B A + lr sum_i c_i (B_i A_i - B_sent A_sent)``: the factors of all updates
@@ -73,8 +68,6 @@ class ProductBuffered(Aggregator):
         As for `lora_plan`, if factors are not named like PEFT's.
     """
 
-    needs_base: ClassVar[bool] = True
-
     def __init__(
         self,
         size: int,
@@ -85,13 +78,10 @@ class ProductBuffered(Aggregator):
         waits: bool = False,
         pairs: Pairs | None = None,
     ) -> None:
-        whole_from(1).check("buffer_size", size)
-        A_SWITCH.check("waits", waits)
-        NORMALISERS.check("normaliser", normaliser)
-        self.size = self.updates_per_version = self.collects = size
-        self.waits_for = size if waits else 1
+        super().__init__(size, waits=waits)
+        self.collects = self.size
         self._weighting = weighting
-        self._normaliser: Normaliser = normaliser
+        self._normaliser: Normaliser = NORMALISERS.check("normaliser", normaliser)
         self._server_lr = server_lr
         self._server_step = ServerStep(server_lr)
         self._pairs = pairs
@@ -102,20 +92,27 @@ class ProductBuffered(Aggregator):
         adapters_of(state, self._pairs)
         return {}
 
+    def state_dict(self) -> StateDict:
+        """Return the changes that wait for the next step, and the weighting's."""
+        changes = to_plain(self._changes)
+        return {"changes": changes, **state_of(weighting=self._weighting)}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Restore them."""
+        self._changes = from_plain(list[_ProductChange], state["changes"])
+        load_into(state, weighting=self._weighting)
+
+    def _num_collected(self) -> int:
+        return len(self._changes)
+
     @torch.no_grad()
-    def merge(self, state: State, update: Update) -> bool:
-        """Collect the update; with the last of K the global model takes its step."""
-        check_fits(state, update.arrays, update.indices)
+    def _collect(self, state: State, update: Update) -> None:
         weight = weight_of(update, self._weighting)
         adapters = adapters_of(state, self._pairs)
         self._changes.append(_change(update, adapters, weight))
-        return len(self._changes) >= self.size and self.flush(state)
 
     @torch.no_grad()
-    def flush(self, state: State) -> bool:
-        """Take the step with the updates that are there."""
-        if not self._changes:
-            return False
+    def _step(self, state: State) -> None:
         adapters = adapters_of(state, self._pairs)
         rest = without_factors(state, adapters)
         changes = [change.rest for change in self._changes]
@@ -129,7 +126,6 @@ class ProductBuffered(Aggregator):
             parts = [now, *self._parts(adapter, shares)]
             truncated(stacked(parts), now).write_(state, adapter)
         self._changes.clear()
-        return True
 
     def _parts(self, adapter: Adapter, shares: Sequence[float]) -> list[Factors]:
         """Return the changes of a product, each times its share of the step."""
@@ -145,16 +141,6 @@ class ProductBuffered(Aggregator):
             part = Factors(change.b[adapter.a], change.a[adapter.a])
             parts.append(part.scaled(factor))
         return parts
-
-    def state_dict(self) -> StateDict:
-        """Return the changes that wait for the next step, and the weighting's."""
-        changes = to_plain(self._changes)
-        return {"changes": changes, **state_of(weighting=self._weighting)}
-
-    def load_state_dict(self, state: StateDict) -> None:
-        """Restore them."""
-        self._changes = from_plain(list[_ProductChange], state["changes"])
-        load_into(state, weighting=self._weighting)
 
 
 def _change(
