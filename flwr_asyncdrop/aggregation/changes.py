@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation.aggregator import Update
-from flwr_asyncdrop.parameters import Range
+from flwr_asyncdrop.parameters import one_of
 from flwr_asyncdrop.submodel import Indices, State, add_
 from flwr_asyncdrop.submodel.types import STATISTICS, is_inexact
 
 Normaliser = Literal["size", "examples", "counts"]
 """What the sum of the changes is divided by; see `mean_change`."""
 
-NORMALISERS = Range(lambda v: v in get_args(Normaliser), "'size', 'examples', 'counts'")
+NORMALISERS = one_of(*get_args(Normaliser))
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,9 @@ class Mean:
 
     normaliser: Normaliser = "size"
 
+    def __post_init__(self) -> None:
+        NORMALISERS.check("normaliser", self.normaliser)
+
     def __call__(self, state: State, changes: Sequence[Change]) -> State:
         """Return the mean."""
         return mean_change(state, changes, self.normaliser)
@@ -91,6 +94,7 @@ class Mean:
 
 def shares_of(changes: Sequence[Change], normaliser: Normaliser) -> list[float]:
     """Return the ``c_i`` of `mean_change`; without the counts for ``"counts"``."""
+    NORMALISERS.check("normaliser", normaliser)
     if normaliser == "examples":
         total = max(sum(change.num_examples for change in changes), 1)
         return [change.weight * (change.num_examples / total) for change in changes]

@@ -46,8 +46,7 @@ class Clipped(Aggregator):
     needs_base: ClassVar[bool] = True
 
     def __init__(self, aggregator: Aggregator, norm: float) -> None:
-        more_than(0).check("clip_norm", norm)
-        self.norm = norm
+        self.norm: float = more_than(0).check("clip_norm", norm)
         self.clipped = aggregator
         self._follow()
 

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -113,6 +114,10 @@ class _Sum:
     # all have all.
     counts: Tensor | None = None
 
+    def copy(self) -> Self:
+        """Return another one, as totals change in place; counts do not."""
+        return replace(self, total=self.total.clone())
+
     def number(self) -> Tensor:
         """Return how many updates have each coordinate, broadcastable to `total`."""
         if self.counts is None:
@@ -160,15 +165,8 @@ class Summed(Collected):
         return mean
 
     def state_dict(self) -> StateDict:
-        """Return a copy of the sums, which change in place."""
-        sums = {
-            name: _Sum(
-                each.total.clone(),
-                each.whole,
-                None if each.counts is None else each.counts.clone(),
-            )
-            for name, each in self._sums.items()
-        }
+        """Return a copy of the sums."""
+        sums = {name: each.copy() for name, each in self._sums.items()}
         return {
             "changes": to_plain(self._changes),
             "sums": to_plain(sums),
@@ -178,7 +176,8 @@ class Summed(Collected):
     def load_state_dict(self, state: StateDict) -> None:
         """Restore them; a checkpoint of before has changes, and no sums."""
         self._changes = from_plain(list[Change], state["changes"])
-        self._sums = from_plain(dict[str, _Sum], state.get("sums", {}))
+        sums = from_plain(dict[str, _Sum], state.get("sums", {}))
+        self._sums = {name: each.copy() for name, each in sums.items()}
         self._count = state.get("count", 0)
 
     def _add_changes(self, state: State) -> None:

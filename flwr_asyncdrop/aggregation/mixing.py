@@ -2,11 +2,7 @@
 
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.functions import load_into, state_of
-from flwr_asyncdrop.aggregation.weighting import (
-    Weighting,
-    constant,
-    weight_of,
-)
+from flwr_asyncdrop.aggregation.weighting import Weighting, constant, weight_of
 from flwr_asyncdrop.parameters import in_interval
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.submodel import Indices, State, merge_
@@ -51,8 +47,7 @@ class Mixing(Aggregator):
     """
 
     def __init__(self, alpha: float = 0.5, weighting: Weighting = constant) -> None:
-        _RATES.check("alpha", alpha)
-        self._alpha = alpha
+        self._alpha: float = _RATES.check("alpha", alpha)
         self._weighting = weighting
 
     def merge(self, state: State, update: Update) -> bool:

@@ -105,8 +105,7 @@ class OutlierGuard:
     """
 
     def __init__(self, factor: float = OUTLIER_FACTOR) -> None:
-        OUTLIER_FACTORS.check("outlier_factor", factor)
-        self._factor = factor
+        self._factor: float = OUTLIER_FACTORS.check("outlier_factor", factor)
         self._count = 0
         self._latest: dict[int, _Latest] = {}
 

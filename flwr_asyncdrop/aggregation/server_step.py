@@ -17,10 +17,9 @@ class ServerStep:
     """
 
     def __init__(self, lr: float = 1.0, momentum: float = 0.0) -> None:
-        more_than(0).check("server_lr", lr)
-        in_interval("[0, 1)").check("server_momentum", momentum)
-        self._lr = lr
-        self._momentum = momentum
+        self._lr: float = more_than(0).check("server_lr", lr)
+        in_range = in_interval("[0, 1)")
+        self._momentum: float = in_range.check("server_momentum", momentum)
 
     @torch.no_grad()
     def take_(self, state: State, mean: State, velocity: State) -> None:

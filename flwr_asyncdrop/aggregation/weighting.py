@@ -45,8 +45,7 @@ def weight_of(update: Update, weigh: Weighting) -> float:
 
     ConfigError if it is negative or not finite: one NaN makes NaN of the global model.
     """
-    weight = weigh(update)
-    at_least(0).check("weighting(update)", weight)
+    weight = at_least(0).check("weighting(update)", weigh(update))
     return float(weight) * update.discount
 
 
@@ -70,6 +69,5 @@ def weighting(name: str, a: float | None = None, b: float | None = None) -> Weig
     given: dict[str, Any] = {}
     for key, value in (("a", a), ("b", b)):
         if value is not None:
-            at_least(0).check(key, value)
-            given[key] = value
+            given[key] = at_least(0).check(key, value)
     return partial(WEIGHTINGS[name], **given)

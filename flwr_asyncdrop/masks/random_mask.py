@@ -39,9 +39,8 @@ class RandomMask(MaskPolicy):
         spread: float = 0.0,
         least_saving: float = 0.0,
     ) -> None:
-        at_least(0).check("least_saving", least_saving)
         self._drop_rate = GradedRate(drop_rate, round_to, spread)
-        self.least_saving = least_saving
+        self.least_saving = at_least(0).check("least_saving", least_saving)
         self.is_full = self._drop_rate.rate == 0
 
     def choose(self, context: MaskContext) -> Keep:

@@ -5,7 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flwr_asyncdrop.aggregation import Buffered, Mixing, Update, combiner, weighting
+from flwr_asyncdrop.aggregation import (
+    Buffered,
+    Mixing,
+    Update,
+    change_of,
+    combiner,
+    mean_change,
+    weighting,
+)
+from flwr_asyncdrop.aggregation.changes import Mean
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract
@@ -166,6 +175,17 @@ def test_a_step_is_that_of_the_naive_reference(seed, size, rate, normaliser):
     assert feed(buffer, state, *updates)[-1]
     for name, tensor in expected.items():
         torch.testing.assert_close(state[name], tensor)
+
+
+@pytest.mark.parametrize("wrong", ["sizes", None, 1])
+def test_an_unknown_normaliser_is_refused(wrong):
+    """What is divided by nothing would be K times as large."""
+    with pytest.raises(ConfigError, match="normaliser"):
+        Mean(wrong)
+    with pytest.raises(ConfigError, match="normaliser"):
+        mean(wrong)
+    with pytest.raises(ConfigError, match="normaliser"):
+        mean_change(one([0.0]), [change_of(update([1.0], [0.0]))], wrong)
 
 
 def naive_step(state, updates, normaliser):

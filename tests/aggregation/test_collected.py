@@ -175,6 +175,24 @@ def test_what_is_saved_stays_as_it_is_and_continues(normaliser):
 
 
 @pytest.mark.parametrize("normaliser", ["size", "counts"])
+def test_what_is_loaded_is_its_owners(normaliser):
+    """Two that begin with one state do not add to each other's sums."""
+    state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(4)]
+    first, *others = (Summed(4, normaliser) for _ in range(3))
+    for each in updates[:2]:
+        first.add(state, each, 0.5)
+    saved = first.state_dict()
+    for summed in others:
+        summed.load_state_dict(saved)
+    for summed in (first, *others):
+        for each in updates[2:]:
+            summed.add(state, each, 0.5)
+    means = [summed.take(state) for summed in (first, *others)]
+    assert_same(means[1], means[0])
+    assert_same(means[2], means[0])
+
+
+@pytest.mark.parametrize("normaliser", ["size", "counts"])
 def test_checkpoints_of_before_have_changes(normaliser):
     state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(3)]
     buffer = Buffered(3, combine=Mean(normaliser))
