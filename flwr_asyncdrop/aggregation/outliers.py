@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Update
 from flwr_asyncdrop.aggregation.changes import as_real, is_weight, wide
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.parameters import Range
+from flwr_asyncdrop.parameters import Range, more_than
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
@@ -105,7 +105,7 @@ class OutlierGuard:
     """
 
     def __init__(self, factor: float = OUTLIER_FACTOR) -> None:
-        self._factor: float = OUTLIER_FACTORS.check("outlier_factor", factor)
+        self._factor: float = more_than(1).check("outlier_factor", factor)
         self._count = 0
         self._latest: dict[int, _Latest] = {}
 

@@ -329,7 +329,7 @@ def test_other_kinds_of_numbers(dtype):
         guard.check(model, given, model, num_devices=10)
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.5, -1.0, float("nan"), float("inf"), "2"])
+@pytest.mark.parametrize("factor", [1.0, 0.5, 0, -1.0, float("nan"), float("inf"), "2"])
 def test_a_factor_that_cannot_be(factor):
     with pytest.raises(ConfigError, match="outlier_factor="):
         OutlierGuard(factor)

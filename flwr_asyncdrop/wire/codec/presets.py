@@ -29,7 +29,6 @@ class Codec:
     """Whether a device adds to its change what coding has cost earlier ones."""
 
     def __post_init__(self) -> None:
-        A_SWITCH.check("feedback", self.feedback)
         for direction in ("down", "up"):
             found = getattr(self, direction)
             if not (found is None or isinstance(found, Scheme)):
@@ -37,6 +36,11 @@ class Codec:
                     f"{direction}={found!r} must be a Scheme or None: write "
                     "scheme('q4'), or codec('q4') for both directions"
                 )
+        if A_SWITCH.check("feedback", self.feedback) and self.up is None:
+            raise ConfigError(
+                "feedback=True has no effect with up=None: changes that come as they "
+                "are lose nothing"
+            )
 
     @property
     def name(self) -> str:

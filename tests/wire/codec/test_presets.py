@@ -108,8 +108,16 @@ def test_a_codec_of_ones_own_is_named_by_its_schemes():
 @pytest.mark.parametrize("up", [None, Blocks(4), Blocks(8, 32), TopK(0.07, Rotated(1))])
 @pytest.mark.parametrize("feedback", [False, True])
 def test_every_codec_comes_back_from_its_name(down, up, feedback):
-    made = Codec(down, up, feedback)
+    made = Codec(down, up, feedback and up is not None)
     assert codec(made.name) == made
+
+
+def test_feedback_without_a_scheme_of_what_comes_up_is_refused():
+    """Nothing is owed of a change that comes as it is."""
+    with pytest.raises(ConfigError, match=r"feedback=True .* up=None"):
+        Codec(Blocks(8), None, feedback=True)
+    with pytest.raises(ConfigError, match=r"feedback=True .* up=None"):
+        codec("down=q8,up=none,feedback")
 
 
 def test_a_wrong_scheme_of_a_codec_is_refused_as_such():
