@@ -9,8 +9,7 @@ one that keeps layers of its own, or frozen ones.
 from flwr_asyncdrop.wire.advice import INCOMPLETE, WANTS_ONE_RECORD
 from flwr_asyncdrop.wire.arrays import check_values
 from flwr_asyncdrop.wire.client_state import FROZEN_KEY, RESIDUAL_KEY, kept_by_client
-from flwr_asyncdrop.wire.coding import (
-    Coding,
+from flwr_asyncdrop.wire.coded import (
     check_codable,
     coded_bytes,
     decode_change,
@@ -19,10 +18,8 @@ from flwr_asyncdrop.wire.coding import (
     encode_weights,
     is_coded,
     read_change,
-    read_coding,
-    read_run,
-    without_coding,
 )
+from flwr_asyncdrop.wire.coding import Coding, read_coding, read_run, without_coding
 from flwr_asyncdrop.wire.devices import (
     LARGEST_REPORTED,
     DeviceReport,

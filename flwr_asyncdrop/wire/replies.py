@@ -20,7 +20,8 @@ from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.submodel.wrappers import NAMELESS, wrapped_as
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
-from flwr_asyncdrop.wire.coding import Coding, is_coded, read_trained
+from flwr_asyncdrop.wire.coded import is_coded, read_trained
+from flwr_asyncdrop.wire.coding import Coding
 from flwr_asyncdrop.wire.devices import DeviceReport, read_report
 from flwr_asyncdrop.wire.frozen import asks_for_frozen
 from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, read_metrics

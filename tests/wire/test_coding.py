@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.wire.codec import scheme
-from flwr_asyncdrop.wire.coding import read_trained
+from flwr_asyncdrop.wire.coded import read_trained
 from flwr_asyncdrop.wire.npy import CODED
 from tests.nightly import examples
 from tests.wire.messages import KEYS, reply, task
