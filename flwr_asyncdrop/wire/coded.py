@@ -68,6 +68,8 @@ def decode_weights(record: ArrayRecord, coding: Coding) -> State:
         if not array.stype.startswith(CODED):
             state[name] = torch.from_numpy(read_array(array))
             continue
+        if array.dtype not in _DTYPES:
+            raise ValueError(f"it is of {shown(array.dtype)}, which no code is of")
         values = _decoded(array, coding.down, derive_seed(coding.down_seed, name))
         decoded, dtype = torch.from_numpy(values), _DTYPES[array.dtype]
         if dtype == torch.float16:  # the largest number may have been rounded up

@@ -114,6 +114,16 @@ def good():
     return sent, wire.encode_changes(change, {"weight": sent}, CODING)["weight"]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"stype": f"{CODED}q8"}, {"dtype": "bfloat16"}, {"data": b"odd"}]
+)
+def test_weights_that_cannot_be_read(wrong):
+    record = wire.encode_weights({"weight": torch.zeros(32, 20)}, CODING)
+    damaged = ArrayRecord({"weight": with_(record["weight"], **wrong)})
+    with pytest.raises(ValueError):  # noqa: PT011  # a scheme's, in its own words
+        wire.decode_weights(damaged, CODING)
+
+
 def test_a_change_is_added_to_what_was_sent():
     sent, array = good()
     trained = read_trained("weight", array, sent + 5, CODING)
