@@ -20,7 +20,7 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State
 
 FULLY_BALANCED: Final = 0.25
-"""The intraclass correlation from which on all groups are heard alike."""
+"""The intraclass correlation from which on all groups count alike."""
 _LEAST_COMMON: Final = 0.2
 _MOST_COMMON: Final = 0.25
 """The common share from which on groups are balanced less, and not any more."""
@@ -29,7 +29,7 @@ _AGREES: Final = 0.1
 _DECAY: Final = 2.0
 """The most that an update is discounted by, as a power of one plus its staleness."""
 _MAX_WEIGHT: Final = 4.0
-"""Of a group that is seldom heard."""
+"""Of an update of a group that seldom sends one."""
 _ARRIVALS: Final = 8.0
 """Updates of a group in the window in which arrivals are counted, on average."""
 _UPDATES: Final = 2
@@ -74,7 +74,7 @@ class AdaptivePerGroup(LatestPerGroup):
     """Step every K updates; speed groups are balanced as far as their changes differ.
 
     Where data follow the speed of devices, the changes of speed groups differ, and all
-    groups should be heard alike, although fast ones send more. Where data do not, that
+    groups should count alike, although fast ones send more. Where data do not, that
     costs: rare changes that count more are noise, and remembered ones are old. So the
     server measures which it is. The intraclass correlation of changes, the share of
     their variance that is between groups, is the exponential mean over the latest 2 G
@@ -84,7 +84,7 @@ class AdaptivePerGroup(LatestPerGroup):
 
     with the change ``Delta`` of an update, the one ``Delta_g`` that its group has sent
     before, its mask ``m_g``, and the mean ``M`` of the memory of G groups. What all
-    groups have in common cancels out, and so does noise. With ``rho`` cut to [0, 1]
+    groups have in common cancels out, and so does noise. With ``rho`` clamped to [0, 1]
     the server steps by ``W <- W + lr ((1 - rho) F + rho M)``: the remembered changes
     count as far as they foretell, as in the best linear prediction from them. ``F`` is
     the mean of the K fresh changes,
@@ -104,15 +104,15 @@ class AdaptivePerGroup(LatestPerGroup):
     ``kappa = <Delta, M_-g> / |Delta|^2``, ``M_-g = M - m_g (Delta_g - M) / (G - 1)``
 
     ``M_-g`` is the mean of the other groups' changes. It starts as one update that says
-    0. With ``c = 20 kappa - 4``, cut to [0, 1], ``(1 - c) rho`` takes the place of
+    0. With ``c = 20 kappa - 4``, clamped to [0, 1], ``(1 - c) rho`` takes the place of
     ``rho`` above, and an update that is ``tau_i`` versions stale counts in F
 
     ``K d_i / sum_j d_j``, ``d_i = a_i e_i + (1 - a_i) min_j e_j``,
     ``e_i = (1 + tau_i)^(-2 c)``
 
-    times as much, with ``a_i = 10 kappa_i``, cut to [0, 1], of what this update says of
-    kappa, and 0 if it says nothing: one that has nothing in common with the others
-    counts no more for being new. The fastest device is never stale, and may lie.
+    times as much, with ``a_i = 10 kappa_i``, clamped to [0, 1], of what this update
+    says of kappa, and 0 if it says nothing: one that has nothing in common with the
+    others counts no more for being new. The fastest device is never stale, and may lie.
 
     Parameters
     ----------
@@ -171,12 +171,12 @@ class AdaptivePerGroup(LatestPerGroup):
     def _remember(self, state: State, update: Update, change: Change) -> None:
         measured, group = self._measured, self.group_of(update)
         groups = self.groups_of(update)
-        # Groups without a device are never heard, and no measure of the others.
-        heard = min(update.num_devices, groups) / groups
+        # Groups without a device never send, and are no measure of the others.
+        share = min(update.num_devices, groups) / groups
         for each in range(groups):
             count = measured.arrivals.get(each, _ARRIVALS)
             count *= 1 - 1 / (_ARRIVALS * groups)
-            measured.arrivals[each] = count + heard * (each == group)
+            measured.arrivals[each] = count + share * (each == group)
         found = self._shares(state, update, change)
         fresh = _Fresh(group, change, update.lr_factor, update.staleness)
         if found is not None:
@@ -225,12 +225,13 @@ class AdaptivePerGroup(LatestPerGroup):
         scale = update.lr_factor / measured.lr_factor
         between = scale * (groups / (groups - 1)) * own_part / squared
         common = scale * (everyone - own_part / (groups - 1)) / squared
-        return _cut(between, -1.0), _cut(common, -1.0) if self._staleness else 0.0
+        found = _clamped(common, -1.0) if self._staleness else 0.0
+        return _clamped(between, -1.0), found
 
     def _take(self, state: State) -> State:
         measured = self._measured
         above = self.common_share - _LEAST_COMMON
-        alike = _cut(above / (_MOST_COMMON - _LEAST_COMMON), 0.0)
+        alike = _clamped(above / (_MOST_COMMON - _LEAST_COMMON), 0.0)
         correlation = (1 - alike) * self.correlation
         balance = min(correlation / FULLY_BALANCED, 1.0)
         discounts = _discounts(measured.fresh, alike)
@@ -258,11 +259,11 @@ def _discounts(fresh: Sequence[_Fresh], alike: float) -> list[float]:
     least = min(each.discount(alike) for each in fresh)
     discounts = []
     for each in fresh:
-        agrees = _cut(each.common / _AGREES, 0.0)
+        agrees = _clamped(each.common / _AGREES, 0.0)
         discounts.append(agrees * each.discount(alike) + (1 - agrees) * least)
     return discounts
 
 
-def _cut(number: float, least: float) -> float:
-    """Return a number cut to [least, 1]."""
+def _clamped(number: float, least: float) -> float:
+    """Return a number clamped to [least, 1]."""
     return min(max(number, least), 1.0)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from flwr_asyncdrop.aggregation import (
@@ -185,7 +184,7 @@ class AsyncDropPlus(Collecting, Narrowed):
         steps with the changes that it has just collected.
     adaptive_memory : bool
         Whether it steps with them as far as the groups' changes are measured to differ,
-        and hears the groups alike as far; if not it steps with them alone
+        and counts the groups alike as far; if not it steps with them alone
         (`LatestPerGroup`), as it does anyway with a robust `combine`, which needs the
         changes of many to judge by.
     adaptive_staleness : bool
@@ -230,38 +229,33 @@ class AsyncDropPlus(Collecting, Narrowed):
     )
 
     def aggregator(self, in_flight: int) -> Aggregator:
-        """Return `AdaptivePerGroup`, or one of those that it stands between.
+        """Return `AdaptivePerGroup`.
 
-        It is `LatestPerGroup` if the memory does not adapt, and `Buffered` without it.
+        Or `LatestPerGroup` if the memory does not adapt, and `Buffered` without memory.
         """
         built = self._unlimited(in_flight)
         built.wait_limit = self.wait_limit or math.inf
         return built
-
-    def _adapts(self) -> bool:
-        return self.group_memory and self.adaptive_memory and self.combine == "mean"
 
     def _unlimited(self, in_flight: int) -> Aggregator:
         size = self.size(in_flight)
         if not self.group_memory:
             return self.buffered(size, "counts", waits=self.waits)
         groups = min(NUM_GROUPS, in_flight)
-        made = (
-            partial(
-                AdaptivePerGroup,
-                combine_fresh=self.combiner(size, "counts"),
-                staleness=self.adaptive_staleness,
-            )
-            if self._adapts()
-            else LatestPerGroup
-        )
-        return made(
+        options: dict[str, Any] = {
+            "num_groups": groups,
+            "combine": self.combiner(groups, "counts"),
+            "server_lr": self.server_lr,
+            "momentum": self.server_momentum,
+            "waits": self.waits,
+        }
+        if not self.adaptive_memory or self.combine != "mean":
+            return LatestPerGroup(size, **options)
+        return AdaptivePerGroup(
             size,
-            num_groups=groups,
-            combine=self.combiner(groups, "counts"),
-            server_lr=self.server_lr,
-            momentum=self.server_momentum,
-            waits=self.waits,
+            combine_fresh=self.combiner(size, "counts"),
+            staleness=self.adaptive_staleness,
+            **options,
         )
 
     def masks(self) -> MaskPolicy:

@@ -1,4 +1,4 @@
-"""The client's side: loading a submodel, local training, a device's capacity."""
+"""The client's side: loading what a task brings, layers of its own, and its mods."""
 
 from flwr_asyncdrop.client.capacity import CapacityMod
 from flwr_asyncdrop.client.codec_mod import CodecMod
