@@ -86,23 +86,9 @@ class FrozenMod(Mod):
 
         if self._is_task(message):
             self._check_clipping(call_next, part.sha256, frozen)
-
-        def complete(message: Message, context: Context) -> Message:
-            came = message.content
-            message.content, used = wire.completed(message, part, frozen)
-            failed = True
-            try:
-                reply = call_next(message, context)
-                if not reply.has_error():
-                    reply.content = wire.without_frozen(reply.content, used)
-                    failed = False
-            finally:
-                if failed:  # a mod before this one may try again
-                    message.content = came
-            return reply
-
         message.content = wire.without_brought(message.content)
-        return self._behind_mods(message, complete)(message, context)
+        app = _completing(call_next, part, frozen)
+        return self._behind_mods(message, app)(message, context)
 
     def _behind_mods(
         self, message: Message, app: ClientAppCallable
@@ -180,6 +166,28 @@ class FrozenMod(Mod):
                 "server's: this device asks for those"
             )
         return found
+
+
+def _completing(
+    app: ClientAppCallable, part: wire.FrozenPart, frozen: ArrayRecord
+) -> ClientAppCallable:
+    """Return an app that gets whole models, and replies without what is frozen."""
+
+    def complete(message: Message, context: Context) -> Message:
+        came = message.content
+        message.content, used = wire.completed(message, part, frozen)
+        failed = True
+        try:
+            reply = app(message, context)
+            if not reply.has_error():
+                reply.content = wire.without_frozen(reply.content, used)
+                failed = False
+        finally:
+            if failed:  # a mod before this one may try again
+                message.content = came
+        return reply
+
+    return complete
 
 
 def _check_own(own: object) -> None:

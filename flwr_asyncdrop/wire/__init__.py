@@ -1,9 +1,10 @@
 """The only reader and writer of Flower's message records.
 
-A task travels as one ``ArrayRecord`` (the submodel) and one ``ConfigRecord``: the
-user's own train config plus the keys of `TaskConfig` and `kept_entries`. The client
-learns the widths from the shapes that it receives; which units they are matters only to
-one that keeps layers of its own, or frozen ones.
+A task travels as one ``ArrayRecord`` (the submodel), those that an aggregator sends
+beside it, and one ``ConfigRecord``: the user's own train config, and what `TaskConfig`,
+`kept_entries`, `Coding` and `frozen_entries` say. The client learns the widths from the
+shapes that it receives; which units they are matters only to one that keeps something
+from task to task: layers of its own, frozen ones, or what a codec owes.
 """
 
 from flwr_asyncdrop.wire.advice import INCOMPLETE, WANTS_ONE_RECORD
