@@ -8,11 +8,19 @@ from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.overrides import check_names, check_overrides
-from flwr_asyncdrop.parameters import Range, whole_from
+from flwr_asyncdrop.parameters import A_SWITCH, Range, at_least, whole_from
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Indices, State
 
 _A_LIMIT = Range(lambda value: value > 0, "more than 0; infinity is no limit")
+_ATTRIBUTES = {
+    "needs_base": A_SWITCH,
+    "waits_for": whole_from(1),
+    "wait_limit": _A_LIMIT,
+    "updates_per_version": whole_from(1),
+    "steps_at": _A_LIMIT,
+    "collects": at_least(0),
+}
 
 
 @dataclass(frozen=True)
@@ -187,8 +195,6 @@ def check_aggregator(found: object, whose: str) -> Aggregator:
     check_overrides(found)
     check_names(type(found))
     kind = type(found).__name__
-    for name in ("waits_for", "updates_per_version"):
-        whole_from(1).check(f"{name} of {kind}", getattr(found, name))
-    for name in ("wait_limit", "steps_at"):
-        _A_LIMIT.check(f"{name} of {kind}", getattr(found, name))
+    for name, values in _ATTRIBUTES.items():
+        values.check(f"{name} of {kind}", getattr(found, name))
     return found

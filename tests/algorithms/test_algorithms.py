@@ -305,6 +305,9 @@ def test_the_table_cannot_be_changed_by_accident():
         ({"waits_for": 2.5}, "waits_for of Odd=2.5 must be at least 1, and a whole"),
         ({"wait_limit": math.nan}, "wait_limit of Odd=nan must be more than 0"),
         ({"wait_limit": "8"}, "wait_limit of Odd='8' must be more than 0"),
+        ({"collects": "3"}, "collects of Odd='3' must be at least 0"),
+        ({"collects": -1}, "collects of Odd=-1 must be at least 0"),
+        ({"needs_base": "false"}, "needs_base of Odd='false' must be True or False"),
         (None, "aggregator() of Own returned None: return an Aggregator"),
     ],
 )
