@@ -9,8 +9,15 @@ import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.parameters import A_SWITCH, at_least
 from flwr_asyncdrop.state_dict import Stateless
 from flwr_asyncdrop.submodel import Keep, UnitGroup
+
+_ATTRIBUTES = {
+    "score_vectors": A_SWITCH,
+    "least_saving": at_least(0),
+    "is_full": A_SWITCH,
+}
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,12 @@ class MaskPolicy(Stateless, ABC):
         tuple of Tensor
             Per group the kept unit numbers: int64, ascending, at least one.
         """
+
+
+def check_masks(masks: MaskPolicy) -> None:
+    """Raise ConfigError if a policy says of itself what cannot be."""
+    for name, values in _ATTRIBUTES.items():
+        values.check(f"{name} of {type(masks).__name__}", getattr(masks, name))
 
 
 class FullMask(MaskPolicy):

@@ -12,6 +12,7 @@ from torch import nn
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.masks.policy import check_masks
 from flwr_asyncdrop.parameters import Range
 from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.assignment import Assignment
@@ -54,6 +55,7 @@ def build_assignment(
     _DURATIONS.check("duration", duration)
     if masks is None:
         return Assignment(), None
+    check_masks(masks)
     if units == "blocks":
         _WHOLE.check("scope", scope)
     if plan is None and masks.is_full and (model is None or example_inputs is None):

@@ -1,5 +1,7 @@
 """Arguments of other kinds than they are said to be are refused by their names."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from flwr.app import MetricRecord
@@ -71,6 +73,30 @@ def test_an_argument_of_another_kind_is_refused(name, value, says):
     with pytest.raises(ConfigError, match=says) as caught:
         AsyncStrategy(mlp(), INPUTS, **given)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("least_saving", "0.5", "must be at least 0"),
+        ("least_saving", float("nan"), "must be at least 0"),
+        ("score_vectors", "false", "must be True or False"),
+        ("is_full", "false", "must be True or False"),
+    ],
+)
+def test_masks_that_say_what_cannot_be_are_refused(name, value, says):
+    """NaN sent the full model to all devices, and the text "false" counted as true."""
+    masks = RandomMask(0.25)
+    setattr(masks, name, value)
+
+    @dataclass(frozen=True)
+    class Own(AsyncDrop):
+        def masks(self):
+            return masks
+
+    for given in ({"aggregator": Mixing(), "masks": masks}, {"algorithm": Own()}):
+        with pytest.raises(ConfigError, match=f"{name} of RandomMask={value!r} {says}"):
+            AsyncStrategy(mlp(), INPUTS, plan=PLAN, **given)
 
 
 def test_of_several_the_same_is_refused_in_every_process():
