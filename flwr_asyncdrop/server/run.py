@@ -26,6 +26,7 @@ from flwr_asyncdrop.server.merging import (
 )
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
+from flwr_asyncdrop.server.starving import StarvingWatch
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.state_dict import StateDict, Stateless
@@ -61,6 +62,7 @@ class Run:
     client_state: Callable[[], str] = lambda: ""  # a key of what clients keep
 
     def __post_init__(self) -> None:
+        self._starving = StarvingWatch()
         if self.averaging and self.state.averaged is None:
             self.state.averaged = copy_of(self.state.arrays)
 
@@ -244,6 +246,7 @@ class Run:
             # Nobody needs what it was sent any more, and each may be a model.
             arrived = replace(order.timing, due=state.time)
             state.waiting.append(replace(_without_arrays(order), timing=arrived))
+        self._starving.look(state, self.aggregator)
         rules = self.dispatcher.rules
         rules.selection.learn(update)
         if rules.work is not None:
