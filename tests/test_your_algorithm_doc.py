@@ -16,6 +16,7 @@ SHOWN = {
     "curious:Curious": {},
     "timely:Timely": {"least": 0.2},
     "tiers:Tiers": {"tiers": 2},
+    "measured:MeasuredBuff": {"buffer-size": 2},
 }
 
 
@@ -61,6 +62,15 @@ def test_a_tier_does_not_wait_for_another(tmp_path):
     updates = [e for e in run("tiers:Tiers", tmp_path) if e["event"] == "update"]
     # One device of 1 s and one of 2 s at a time: each is a tier of its own.
     assert [(e["time"], e["rank"]) for e in updates[:3]] == [(1, 0), (2, 1), (2, 0)]
+
+
+def test_an_aggregator_says_how_stale_its_steps_are(tmp_path):
+    lines = list(run("measured:MeasuredBuff", tmp_path))
+    steps = [each for each in lines if each["event"] == "step"]
+    stale = [each["staleness"] for each in lines if each["event"] == "update"]
+    pairs = [sum(pair) / 2 for pair in zip(stale[::2], stale[1::2], strict=True)]
+    assert [each["metrics"]["staleness"] for each in steps] == pairs
+    assert {0.0} < set(pairs)
 
 
 @pytest.mark.parametrize("algo", SHOWN)

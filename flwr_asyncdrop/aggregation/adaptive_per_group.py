@@ -1,6 +1,6 @@
 """AdaptivePerGroup: speed groups count as far as their changes differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -153,6 +153,11 @@ class AdaptivePerGroup(LatestPerGroup):
         It is 0 where it is not measured.
         """
         return max(self._measured.common, 0.0)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return ``correlation``, and ``common-share`` if it is measured."""
+        common = {"common-share": self.common_share} if self._staleness else {}
+        return {"correlation": self.correlation, **common}
 
     def state_dict(self) -> StateDict:
         """Return what is remembered, here and by `combine_fresh`, and was measured."""

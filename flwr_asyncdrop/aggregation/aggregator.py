@@ -185,6 +185,16 @@ class Aggregator(Stateless, ABC):
         """
         return False
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return numbers of its own about the step that it has just taken, by name.
+
+        Called after each step, of `merge` or of `flush`, when devices go on. The
+        history has them in a ``step`` line, trackers by round, and Prometheus as they
+        are. What is not finite is null there. An attribute that they are computed from
+        is state, as any that changes: ``state_dict`` returns it.
+        """
+        return {}
+
 
 def check_aggregator(found: object, whose: str) -> Aggregator:
     """Return an aggregator that a run can go by; ConfigError if it is none."""

@@ -74,6 +74,10 @@ class Clipped(Aggregator):
         """Let those go on that the clipped aggregator lets."""
         return self.clipped.releases(rank, num_ranks)
 
+    def metrics(self) -> Mapping[str, float]:
+        """Return the numbers of the clipped aggregator."""
+        return self.clipped.metrics()
+
     def flush(self, state: State) -> bool:
         """Have the clipped aggregator take its step."""
         changed = self.clipped.flush(state)

@@ -8,12 +8,16 @@
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
-                        ``metrics``; ``codec``, if it was coded; ``late``, if it came
-                        after its deadline;
+                        ``metrics``; ``work``, the share of the usual local steps that
+                        it was asked for, if there is a work policy; ``codec``, if it
+                        was coded; ``late``, if it came after its deadline;
                         ``queued``, versions of the staleness that came while it
                         waited behind another task of its device, if any did
 ``left-out``            only of a thinned history: what it has left out since the
                         line before, as sums: `LeftOut`
+``step``                ``version``, ``update`` (how many are merged), ``time`` and
+                        ``metrics``, what the aggregator says of a step; it stands
+                        before the update with which the step was taken
 ``failure``             ``time``, ``device``, ``rank``, ``dispatched_at``, ``kind``,
                         ``reason``
 ``evaluation``          ``source``, ``round``, ``update``, ``time``,
@@ -29,7 +33,8 @@
 ======================  ==========================================================
 
 With ``every`` in its first line, and schema 3, a history is thinned: of that many
-``update`` lines, and of that many ``failure`` lines, it has the first.
+``update`` lines, of that many ``failure`` lines, and of the lines of that many steps,
+it has the first.
 
 Times are seconds on the run's clock; ``joules`` are there if profiles of the fleet have
 energy. A number that JSON does not have, NaN or infinity, is null. Whatever depends on
@@ -53,6 +58,7 @@ from flwr_asyncdrop.observers.history_lines import (
     due_line,
     end_line,
     failure_line,
+    step_line,
     update_line,
 )
 from flwr_asyncdrop.observers.left_out import LeftOut
@@ -96,9 +102,10 @@ class HistoryWriter(Callback):
     overwrite : bool
         Whether a run that begins may replace a file that is there already.
     every : int
-        Of so many updates, and of so many failures, one has a line of its own, the
-        first. Sums of the others stand before the next line of this sort, and at the
-        end: every total of a report stays exact. Evaluations keep all their lines.
+        Of so many updates, of so many failures, and of so many steps, one has a line of
+        its own, the first. Sums of the other updates and failures stand before the next
+        line of this sort, and at the end: every total of a report stays exact.
+        Evaluations keep all their lines.
 
     Raises
     ------
@@ -219,6 +226,11 @@ class HistoryWriter(Callback):
             return
         self._add_left_out()
         self._add(line, metrics=wire.flat_metrics(merged.reply.metrics))
+
+    def on_step(self, state: RunState, metrics: Mapping[str, float]) -> None:
+        """Write a ``step`` line, or leave it out."""
+        if (state.version - 1) % self._every == 0:
+            self._add(step_line(state), metrics=metrics)
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Write a ``failure`` line, or leave it out."""

@@ -39,6 +39,16 @@ def update_line(state: RunState, merged: Merged) -> Record:
     }
 
 
+def step_line(state: RunState) -> Record:
+    """Return the line of a step of which the aggregator says something."""
+    return {
+        "event": "step",
+        "version": state.version,
+        "update": state.updates,
+        "time": state.time,
+    }
+
+
 def failure_line(state: RunState, order: Order, kind: str, reason: str) -> Record:
     """Return the line of a task that was lost."""
     return {

@@ -1,6 +1,6 @@
 """Small hooks around the loop, so that nobody needs to copy the loop."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -112,6 +112,12 @@ class Callback:
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """React to a reply that has just been merged."""
+
+    def on_step(self, state: RunState, metrics: Mapping[str, float]) -> None:
+        """React to a step of an aggregator that has `Aggregator.metrics` of its own.
+
+        It comes before the `on_update` of the reply with which the step was taken.
+        """
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """React to the loss of a task; its slot is free again.

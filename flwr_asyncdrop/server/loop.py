@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from flwr_asyncdrop.exceptions import GridLostError, Interrupted
@@ -46,6 +46,7 @@ class AsyncLoop:
     ) -> None:
         self.state = run.state
         self._run = run
+        run.on_step = self._tell_of_step
         self._dispatcher = run.dispatcher
         self._mailbox = mailbox
         self._clock = clock
@@ -104,6 +105,10 @@ class AsyncLoop:
         with ExitStack() as stack:
             for hook in reversed(hooks):
                 stack.callback(hook, self.state)
+
+    def _tell_of_step(self, metrics: Mapping[str, float]) -> None:
+        for callback in self._callbacks:
+            callback.on_step(self.state, metrics)
 
     def _run_until_lost(self) -> None:
         """Run to the end, or until nothing comes through the grid any more."""

@@ -1,11 +1,13 @@
 """What an aggregator, which may be anybody's own, does to the global model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
 from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
@@ -91,6 +93,23 @@ def releases(aggregator: Aggregator, waiting: Order) -> bool:
             "the rank go on"
         )
     return bool(found)
+
+
+def metrics_of(aggregator: Aggregator) -> dict[str, float]:
+    """Return the numbers that an aggregator says of its step; ConfigError for others.
+
+    They may be NaN or infinity.
+    """
+    found: object = aggregator.metrics()
+    if isinstance(found, Mapping):
+        metrics = {name: plain(value) for name, value in found.items()}
+        named = all(isinstance(name, str) for name in metrics)
+        if named and all(isinstance(value, int | float) for value in metrics.values()):
+            return metrics
+    raise ConfigError(
+        f"metrics of {name_of(aggregator)} returned {printable(shown(found))}: return "
+        "numbers by their names, or {} for none"
+    )
 
 
 def writes(tensor: Tensor) -> int:

@@ -15,20 +15,20 @@ from flwr_asyncdrop.aggregation import (
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import TaskCost
-from flwr_asyncdrop.server.callbacks import LOSSES
 from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.merging import (
     changed_by,
     check_finite,
     in_parts,
+    metrics_of,
     name_of,
     releases,
 )
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
-from flwr_asyncdrop.server.starving import StarvingWatch
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.updates import check_update, update_of
+from flwr_asyncdrop.server.waiting import StarvingWatch, lacks_updates
 from flwr_asyncdrop.state_dict import StateDict, Stateless
 from flwr_asyncdrop.submodel import (
     cpu_by_default,
@@ -46,7 +46,7 @@ class Run:
     versions; 0 for none. The `guard` refuses updates before the aggregator gets them. A
     run resumes only with the same `arguments`, as `same_arguments.described` has them.
     `find_unsaved` says what no checkpoint would have of the `parts`; it gets what reads
-    their states again.
+    their states again. `on_step` is told what the aggregator says of a step.
     """
 
     state: RunState
@@ -60,6 +60,7 @@ class Run:
     arguments: StateDict = field(default_factory=dict)
     find_unsaved: Callable[[Callable[[], StateDict]], str] = lambda read: ""
     client_state: Callable[[], str] = lambda: ""  # a key of what clients keep
+    on_step: Callable[[dict[str, float]], None] = lambda metrics: None
 
     def __post_init__(self) -> None:
         self._starving = StarvingWatch()
@@ -203,8 +204,6 @@ class Run:
                 check_finite(arrays, self.aggregator)
             raise
 
-    @one_thread()
-    @cpu_by_default()
     def merge(
         self, order: Order, reply: wire.Reply, staleness: int, discount: float = 1.0
     ) -> None:
@@ -212,6 +211,15 @@ class Run:
 
         ReplyError, and no change, if it does not fit the model, or is refused.
         """
+        if self._merge(order, reply, staleness, discount):
+            self._tell_of_step()
+
+    @one_thread()
+    @cpu_by_default()
+    def _merge(
+        self, order: Order, reply: wire.Reply, staleness: int, discount: float
+    ) -> bool:
+        """Merge a reply, and return whether the global model has changed."""
         state = self.state
         rate_share = self.dispatcher.rules.settings.rate_share(order.round)
         update = update_of(
@@ -253,6 +261,7 @@ class Run:
             rules.work.learn(update)
         state.updates += 1
         state.fastest_updates += order.rank == 0
+        return changed
 
     def _waits(self, device: int) -> bool:
         """Return whether a device that has delivered waits for the next step."""
@@ -275,7 +284,9 @@ class Run:
         out = [*state.in_flight.values(), *state.late.values()]
         if not state.waiting or (out and not in_parts(self.aggregator)):
             return False
-        if self.aggregator.steps_at < math.inf or not self._lacks_updates():
+        if self.aggregator.steps_at < math.inf:
+            return False
+        if not lacks_updates(state, self.dispatcher, self.aggregator, self.slots):
             return False
         if not out:
             self._let_go()
@@ -284,22 +295,6 @@ class Run:
         waited, count = state.waiting, len(state.waiting)
         state.waiting = [each for each in waited if each.timing.due >= first]
         return len(state.waiting) < count
-
-    def _lacks_updates(self) -> bool:
-        """Return whether no device can send what a step lacks, or none has to."""
-        state, fleet = self.state, self.fleet
-        if len(state.waiting) >= self.slots:
-            return True
-        # Where only some are waited for, a step with those that are there will do.
-        if not self.simulated and self.aggregator.waits_for < self.slots:
-            return True
-        # A device that lost tasks may come back; one whose replies fail will not do.
-        failing = not state.failures.keys() <= LOSSES
-        if failing and fleet.readiness.quarantined(state.time):
-            return True
-        # One without the memory for a task will never do.
-        lacking = fleet.readiness.too_small & fleet.present
-        return bool(lacking) and self.dispatcher.next_return(state) == math.inf
 
     def _let_go(self) -> None:
         """Take a step with the updates that are there; nobody waits after it."""
@@ -321,10 +316,20 @@ class Run:
                     "the time of the next step there, or to infinity"
                 )
 
-    @one_thread()
-    @cpu_by_default()
     def flush(self) -> bool:
         """Take a step with the updates that are there; return whether there was one."""
+        changed = self._flush()
+        if changed:
+            self._tell_of_step()
+        return changed
+
+    def _tell_of_step(self) -> None:
+        if metrics := metrics_of(self.aggregator):
+            self.on_step(metrics)
+
+    @one_thread()
+    @cpu_by_default()
+    def _flush(self) -> bool:
         changed = changed_by(self.aggregator.flush, self.state.arrays)
         if changed:
             self._changed()

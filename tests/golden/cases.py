@@ -52,9 +52,11 @@ def of_history(path):
     """Return the digest of a history, without the machine and the configuration.
 
     The configuration is what the first line says of the run-config, whose keys may be
-    renamed or get other defaults.
+    renamed or get other defaults. Nor are lines of steps in it, which came after other
+    machines had recorded: what they say shows in the model.
     """
-    records = [without_wall(record) for record in read_history(path)]
+    lines = map(without_wall, read_history(path))
+    records = [record for record in lines if record["event"] != "step"]
     records[0].pop("config", None)
     return digest(json.dumps(record, sort_keys=True).encode() for record in records)
 

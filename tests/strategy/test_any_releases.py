@@ -12,7 +12,7 @@ from flwr_asyncdrop.aggregation import Aggregator
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.fleet import DeviceProfile, Uniform
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.server.starving import GENERATIONS
+from flwr_asyncdrop.server.waiting import GENERATIONS
 from tests.grids import HandlerGrid
 from tests.nightly import examples, once_in_the_gate
 from tests.runs import failing, plus_one, record

@@ -80,6 +80,7 @@ class RunCollector(Collector):
         yield InfoMetricFamily("asyncdrop_run", "The run and its versions", self._info)
         yield from self._of_the_run(tallies)
         yield from self._of_evaluations(tallies)
+        yield from self._of_steps(tallies)
         yield from self._by_speed_group(tallies)
         if len(self._fleet) <= self._devices_up_to:
             yield from self._of_each_device(tallies)
@@ -122,6 +123,10 @@ class RunCollector(Collector):
         for names, value in tallies.evaluations.items():
             found.add_metric(names, value)
         yield found
+
+    def _of_steps(self, tallies: Tallies) -> Iterator[Metric]:
+        says = "What the aggregator says of its last step"
+        yield _gauge("aggregator", says, "metric", tallies.step)
 
     def _by_speed_group(self, tallies: Tallies) -> Iterator[Metric]:
         for name, says in _COUNTERS.items():

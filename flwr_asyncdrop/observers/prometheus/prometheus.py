@@ -17,6 +17,7 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.versions import version_of
 
 _MOST_EVALUATED = 32
+_MOST_OF_A_STEP = 32
 
 
 class PrometheusMetrics(Callback):
@@ -142,6 +143,16 @@ class PrometheusMetrics(Callback):
             counts["device_updates", order.device] += 1
             tallies.observe("staleness_versions", group, merged.staleness)
             tallies.observe("task_duration_seconds", group, seconds)
+
+    def on_step(self, state: RunState, metrics: Mapping[str, float]) -> None:
+        """Keep what the aggregator says of the step."""
+        with self._lock:
+            for name, value in metrics.items():
+                if (
+                    name in self._tallies.step
+                    or len(self._tallies.step) < _MOST_OF_A_STEP
+                ):
+                    self._tallies.step[name] = value
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Count the failure, and the bytes of a reply that is not merged."""

@@ -31,12 +31,15 @@ class Tallies:
     # The last evaluation: its metrics by source and name, its round by source.
     evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
+    # What the aggregator said of its last step.
+    step: dict[str, float] = field(default_factory=dict)
 
     def begin(self, number: int | None) -> None:
         """Begin at a round, without the last values of a run before; counts go on."""
         self.lr_factor, self.round = None, number
         self.evaluations.clear()
         self.evaluated.clear()
+        self.step.clear()
 
     def observe(self, name: str, group: int, value: float) -> None:
         """Count a value of a histogram."""

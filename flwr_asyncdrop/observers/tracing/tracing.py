@@ -282,6 +282,7 @@ def _attributes_of(order: Order) -> Attributes:
         "asyncdrop.base_version": order.base_version,
         "asyncdrop.compute": order.part.compute,
         "asyncdrop.bytes_down": order.cost.bytes_down,
+        **({} if order.part.work is None else {"asyncdrop.work": order.part.work}),
     }
 
 

@@ -147,6 +147,10 @@ class Tracker(Callback):
         """Add the update to its round."""
         self._round.add(merged)
 
+    def on_step(self, state: RunState, metrics: Mapping[str, float]) -> None:
+        """Add the step to its round."""
+        self._round.add_step(metrics)
+
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Count the failure."""
         self._round.failures += 1

@@ -54,6 +54,7 @@ class PlayedRun:
                 continue
             state.updates += 1
             state.version += 1
+            metrics.on_step(state, {"correlation": 0.1 * rank})
             reply = Reply({}, 1, RecordDict(), 900)
             late = rank == 2
             merged = Merged(order, reply, rank + 1, 1, late, queued=1)

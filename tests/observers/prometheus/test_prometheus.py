@@ -513,17 +513,30 @@ def listens_on(port):
     return address
 
 
+def test_what_the_aggregator_says_of_its_last_step():
+    with Started() as run:
+        for step in ({"a": 1.0, "b": 2.0}, {"a": 3.0, "b": float("nan")}):
+            run.metrics.on_step(run.state, step)
+        assert run.scrape().by("asyncdrop_aggregator", "metric") == {"a": 3.0}
+        run.metrics.on_step(run.state, {f"more-{i}": i for i in range(1000)})
+        # NaN is not shown, and takes a place.
+        assert len(run.scrape().by("asyncdrop_aggregator", "metric")) == 31
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_run_shows_nothing_that_the_first_one_found(resumed):
     played = Started()
     with played:
         played.evaluate("server", 3, {"accuracy": 0.5})
+        played.metrics.on_step(played.state, {"correlation": 0.5})
         assert "accuracy" in played.scrape().text
+        assert "correlation" in played.scrape().text
     begin = played.metrics.on_resume if resumed else played.metrics.on_start
     begin(played.state)
     try:
         seen = played.scrape()
         assert "accuracy" not in seen.text
+        assert "correlation" not in seen.text
         assert "learning_rate_factor" not in seen.text
     finally:
         played.metrics.on_end(played.state)

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -354,6 +355,17 @@ class TestResume:
         played.tracing.on_resume(played.state)
         played.tracing.on_end(played.state)
         assert played.spans().run.links == ()
+
+
+def test_a_share_of_local_steps_is_said():
+    played = Played()
+    played.tracing.on_start(played.state)
+    played.merge(played.dispatch())
+    order = played.dispatch()
+    played.merge(replace(order, part=order.part.with_work(0.25)))
+    played.tracing.on_end(played.state)
+    found = [task.attributes.get("asyncdrop.work") for task in played.spans().tasks]
+    assert found == [None, 0.25]
 
 
 def test_only_tasks_that_are_out_are_in_memory():

@@ -145,6 +145,27 @@ def test_an_evaluation_stands_where_its_model_was():
     ]
 
 
+def test_what_the_aggregator_says_is_the_mean_of_a_rounds_steps():
+    notes = Notes()
+    begin(notes, state_of())
+    for staleness in (1.0, math.nan, 4.0):
+        notes.on_step(state_of(), {"staleness": staleness, "never": math.inf})
+    saved = json.loads(json.dumps(notes.state_dict()["round"]))
+    assert str(RoundMeans.from_state(saved).values()) == str(notes._round.values())
+    notes.on_round(state_of(), 1)
+    notes.on_round(state_of(), 2)
+    (first, *_), (second, *_) = notes.of("write")
+    assert first["aggregator/staleness"] == 2.5
+    assert math.isnan(first["aggregator/never"])
+    assert "aggregator/staleness" not in second
+
+
+def test_a_round_of_a_version_that_knew_no_steps():
+    state = RoundMeans(updates=2).state_dict()
+    old = {name: each for name, each in state.items() if not name.startswith("step_")}
+    assert RoundMeans.from_state(old) == RoundMeans(updates=2)
+
+
 def test_names_that_clients_choose_are_bounded(message):
     means = RoundMeans()
     means.add(merged(message, 0, **{f"m{n}": n for n in range(100)}))

@@ -1,9 +1,11 @@
-"""Devices that wait for a step which never comes, while others go on."""
+"""Devices that wait for a step which does not come."""
 
 import logging
 import math
 
 from flwr_asyncdrop.aggregation import Aggregator
+from flwr_asyncdrop.server.callbacks import LOSSES
+from flwr_asyncdrop.server.dispatch import Dispatcher
 from flwr_asyncdrop.server.merging import in_parts, name_of
 from flwr_asyncdrop.server.state import RunState
 
@@ -11,6 +13,25 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 GENERATIONS = 3
 """How often all tasks come back, without one that is lost, until a device starves."""
+
+
+def lacks_updates(
+    state: RunState, dispatcher: Dispatcher, aggregator: Aggregator, slots: int
+) -> bool:
+    """Return whether no device can send what a step lacks, or none has to."""
+    fleet = dispatcher.fleet
+    if len(state.waiting) >= slots:
+        return True
+    # Where only some are waited for, a step with those that are there will do.
+    if fleet.profiles is None and aggregator.waits_for < slots:
+        return True
+    # A device that lost tasks may come back; one whose replies fail will not do.
+    failing = not state.failures.keys() <= LOSSES
+    if failing and fleet.readiness.quarantined(state.time):
+        return True
+    # One without the memory for a task will never do.
+    lacking = fleet.readiness.too_small & fleet.present
+    return bool(lacking) and dispatcher.next_return(state) == math.inf
 
 
 class StarvingWatch:
