@@ -61,7 +61,7 @@ class ProgressLog(Callback):
         self._staleness = 0
         self._queued = 0
         self._by_group: Counter[int] = Counter()
-        self._in_flight = 0
+        self._in_flight = self._waiting = 0
         self._fleet: Fleet | None = None
         self._evaluation: Evaluation | None = None
 
@@ -75,13 +75,13 @@ class ProgressLog(Callback):
         self._start_time = state.time
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
-        """Count what is in flight when the free slots are taken again."""
-        self._in_flight = len(state.in_flight)
+        """Count what is in flight, and waits, when the free slots are taken again."""
+        self._count(state)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Log lines if it is time for them."""
         if state.updates + len(state.in_flight) >= self.num_updates:
-            self._in_flight = len(state.in_flight)
+            self._count(state)
         self._merged += 1
         self._staleness += merged.staleness
         self._queued += merged.queued
@@ -112,12 +112,15 @@ class ProgressLog(Callback):
 
     def on_end(self, state: RunState) -> None:
         """Log the last lines, and what was lost."""
-        self._in_flight = len(state.in_flight)
+        self._count(state)
         self._log(state)
         if state.failures:
             logger.warning("tasks lost: %s", _counts(state.failures))
         if state.duplicates:
             logger.warning("%d replies came twice, merged once", state.duplicates)
+
+    def _count(self, state: RunState) -> None:
+        self._in_flight, self._waiting = len(state.in_flight), len(state.waiting)
 
     def _log_if_due(self, state: RunState) -> None:
         now = self._timer()
@@ -160,6 +163,8 @@ class ProgressLog(Callback):
         if self._fleet is not None:
             yield f"{len(self._fleet.present)} devices"
         yield f"{self._in_flight} in flight"
+        if self._waiting:
+            yield f"{self._waiting} waiting"
         if state.late:
             yield f"{len(state.late)} late"
         if self._fleet is not None:

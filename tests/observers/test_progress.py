@@ -62,6 +62,20 @@ def firsts(lines):
     return lambda: [line for line in lines() if not line.startswith(" ")]
 
 
+def test_who_waits_for_a_step_is_counted_as_slots_are_filled(firsts):
+    run = Run(num_updates=480)
+    run.state.in_flight, run.state.waiting = {"a": ORDER}, [ORDER, ORDER]
+    run.progress.on_dispatch(run.state, ORDER)
+    run.state.waiting = [*run.state.waiting, ORDER]
+    run.update()
+    assert "1 in flight, 2 waiting" in firsts()[-1]
+    run.state.waiting = []
+    run.progress.on_dispatch(run.state, ORDER)
+    run.now += 5
+    run.update()
+    assert "waiting" not in firsts()[-1]
+
+
 def test_lines_say_it_all(lines):
     run = Run(num_updates=480)
     run.progress.on_fleet(run.fleet)
