@@ -280,10 +280,14 @@ class BarDisplay(LineDisplay):
 def make_display(
     console: Console, num_runs: int = 1, num_complete: int = 0, *, quiet: bool = False
 ) -> LineDisplay:
-    """Return the display that suits the console, or shows only what went wrong."""
+    """Return the display that suits the console, or shows only what went wrong.
+
+    A terminal that cannot move its cursor, as ``TERM=dumb`` says, gets lines.
+    """
     if quiet:
         return QuietDisplay(console, num_runs, num_complete)
-    kind = BarDisplay if console.is_terminal else LineDisplay
+    has_bars = console.is_terminal and not console.is_dumb_terminal
+    kind = BarDisplay if has_bars else LineDisplay
     return kind(console, num_runs, num_complete)
 
 

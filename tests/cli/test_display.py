@@ -29,9 +29,13 @@ def run(tmp_path):
     return RunSpec("asyncdrop seed 0", tmp_path, SETTINGS, devices=10)
 
 
-def console(*, terminal):
+def console(*, terminal, term="xterm"):
     return Console(
-        file=io.StringIO(), force_terminal=terminal, color_system=None, width=100
+        file=io.StringIO(),
+        force_terminal=terminal,
+        color_system=None,
+        width=100,
+        _environ={"TERM": term},
     )
 
 
@@ -42,6 +46,8 @@ def printed(shown):
 def test_bars_are_for_terminals():
     assert type(make_display(console(terminal=True))) is BarDisplay
     assert type(make_display(console(terminal=False))) is LineDisplay
+    # Rich draws nothing there: a run was silent to its end.
+    assert type(make_display(console(terminal=True, term="dumb"))) is LineDisplay
 
 
 def test_lines_at_the_start_at_the_end_and_now_and_then(run):
