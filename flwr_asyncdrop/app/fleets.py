@@ -17,8 +17,9 @@ from flwr_asyncdrop.fleet.profiles import (
 from flwr_asyncdrop.fleet.traces import read_trace, trace_fleet
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 
-FLEET_KEYS = frozenset(DEVICE_KEYS) | {"trace"}
-"""The keys that say what devices there are, which nobody can choose."""
+FLEET_KEYS = frozenset(DEVICE_KEYS) | {"clock", "duration", "trace"}
+"""The keys that say what devices there are, and how long they take, which nobody can
+choose."""
 
 
 def trace_digest(config: RunConfig) -> dict[str, str]:

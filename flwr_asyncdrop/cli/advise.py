@@ -8,9 +8,10 @@ from flwr_asyncdrop.cli.advice_text import limits, lines
 from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
-from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
+from flwr_asyncdrop.cli.compare import choose_among, displays
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
 from flwr_asyncdrop.cli.flags import (
+    NOT_OF_MANY,
     add_flags,
     add_jobs,
     add_quiet,
@@ -114,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     add_backend(parser)
     add_quiet(parser)
-    add_flags(parser, algos=algos, without=(*WITHOUT, "clock", "max-seconds"))
+    add_flags(parser, algos=algos, without=(*NOT_OF_MANY, "clock", "max-seconds"))
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.display import LineDisplay, make_display
 from flwr_asyncdrop.cli.events import Failed, Skipped
 from flwr_asyncdrop.cli.flags import (
+    NOT_OF_MANY,
     add_flags,
     add_jobs,
     add_quiet,
@@ -47,16 +48,6 @@ from flwr_asyncdrop.shell import command_of
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
-# What the commands set in another way, and a port, which runs cannot share.
-WITHOUT = (
-    "algo",
-    "seed",
-    "out-dir",
-    "overwrite",
-    "resume",
-    "metrics-port",
-    "metrics-address",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -125,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     add_backend(parser)
     add_quiet(parser)
-    add_flags(parser, algos=algos, without=WITHOUT)
+    add_flags(parser, algos=algos, without=NOT_OF_MANY)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -29,6 +29,10 @@ MOST_WORKERS = 8 * (os.cpu_count() or 1)
 _PREFIX = "key:"
 _OWN_FLAG = {"algo": "--algos", "seed": "--seeds", "out-dir": "--out"}
 
+NOT_OF_MANY = (*_OWN_FLAG, "overwrite", "resume", "metrics-port", "metrics-address")
+"""The keys that commands of many runs set in another way, and those of a port, which
+runs cannot share."""
+
 
 def add_task(parser: argparse.ArgumentParser) -> None:
     """Add ``--task`` and ``--devices``."""
@@ -243,6 +247,10 @@ def values(text: str, algos: Sequence[str] = ()) -> tuple[str, list[Value]]:
         )
     if key in _OWN_FLAG:
         raise argparse.ArgumentTypeError(f"{key} varies by {_OWN_FLAG[key]}")
+    if key in NOT_OF_MANY:
+        raise argparse.ArgumentTypeError(
+            f"{key} is for a single run: leave it out, or see `asyncdrop simulate`"
+        )
     known = key_table(*algos)
     try:
         if key not in known:

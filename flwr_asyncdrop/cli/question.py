@@ -8,7 +8,6 @@ from pathlib import Path
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.experiment import load_data
-from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.app.learning import Classification, NextToken
 from flwr_asyncdrop.cli.equal_time import EqualTime, default_seconds
 from flwr_asyncdrop.cli.flags import given
@@ -16,7 +15,7 @@ from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Terms, lanes_of
-from flwr_asyncdrop.cli.searched import Search
+from flwr_asyncdrop.cli.searched import Search, refuse_grounds
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.report.metric import Metric
@@ -29,7 +28,7 @@ FEWEST_SEEDS = 3
 _SEARCH_SEED = 1000  # which the comparison must not use
 _DROP_RATES = (0.125, 0.25, 0.5)
 _LR_FACTORS = (0.4, 1, 2.5)
-_FIXED = FLEET_KEYS | {"clock", "lr-milestones", "max-seconds", "num-rounds"}
+_LENGTHS = frozenset({"lr-milestones", "max-seconds", "num-rounds"})
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,12 @@ class Question:
 def question_of(arguments: argparse.Namespace) -> Question:
     """Read the flags; ConfigError or DataError, before anything runs."""
     _check_seeds(arguments.seeds)
-    if fixed := sorted(_FIXED.intersection(each.key for each in arguments.search)):
+    keys = {each.key for each in arguments.search}
+    refuse_grounds(keys)
+    if fixed := sorted(_LENGTHS & keys):
         raise ConfigError(
-            f"{fixed[0]} is the same for all candidates, which have the same time and "
-            "fleet: leave it out of --search"
+            f"{fixed[0]} is the same for all candidates, which have the same time: "
+            "leave it out of --search"
         )
     explicit = _with_whole_paths(given(arguments))
     algos = tuple(dict.fromkeys(arguments.algos))

@@ -6,8 +6,18 @@ from types import MappingProxyType
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.app.fleets import FLEET_KEYS
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
+
+DATA_KEYS = frozenset(
+    {
+        *("dataset", "data-dir", "test-samples"),
+        *("image-size", "text-length", "vocabulary-size"),
+        *("partition", "shards-per-level", "dirichlet-alpha"),
+    }
+)
+"""The keys that say what is learnt and tested with, and who holds it."""
 
 Values = Mapping[str, Sequence[Value]]
 """Keys of the run-config, each with the values to try."""
@@ -94,6 +104,17 @@ class Search:
                 )
         for name in names:
             meaningful([name], tuple(self.own.get(algorithm(name).label(), ())))
+
+
+def refuse_grounds(keys: Iterable[str]) -> None:
+    """Refuse a search among fleets or data sets: the easiest one would win."""
+    keys = set(keys)
+    for ground, fixed in (("fleet", FLEET_KEYS), ("data", DATA_KEYS)):
+        if found := sorted(fixed & keys):
+            raise ConfigError(
+                f"{found[0]} is of the {ground}, which is the same for all: leave it "
+                "out of --search"
+            )
 
 
 def _single(searched: Values) -> Values:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from flwr_asyncdrop.app.config import RunConfig, Value
-from flwr_asyncdrop.app.fleets import FLEET_KEYS, trace_digest
+from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
-from flwr_asyncdrop.cli.compare import WITHOUT, choose_among, displays
+from flwr_asyncdrop.cli.compare import choose_among, displays
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
 from flwr_asyncdrop.cli.flags import (
+    NOT_OF_MANY,
     add_flags,
     add_jobs,
     add_quiet,
@@ -29,7 +30,7 @@ from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.runs import RunSpec
-from flwr_asyncdrop.cli.searched import Search
+from flwr_asyncdrop.cli.searched import Search, refuse_grounds
 from flwr_asyncdrop.cli.tuned import references, with_earlier, write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
@@ -115,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
     )
     add_backend(parser)
     add_quiet(parser)
-    add_flags(parser, algos=algos, without=WITHOUT)
+    add_flags(parser, algos=algos, without=NOT_OF_MANY)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -133,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         devices=fleet_size(arguments.devices, [explicit]),
         tie=arguments.tie,
     )
-    _check_fleet(terms)
+    refuse_grounds(terms.search.keys)
     _check_lengths(terms)
     lanes = lanes_of(arguments.algos, terms)
     settings = [lane.settings(each) for lane in lanes for each in lane.candidates]
@@ -188,15 +189,6 @@ def run(arguments: argparse.Namespace) -> int:
     command = command_of(["asyncdrop", "compare", *words_of(flags)])
     say(f"compare them, with other seeds: {command}")
     return 0
-
-
-def _check_fleet(terms: Terms) -> None:
-    """Refuse a search among fleets: the easiest one would win."""
-    if found := sorted(FLEET_KEYS & terms.search.keys):
-        raise ConfigError(
-            f"{found[0]} is of the fleet, which is the same for all: leave it out of "
-            "--search"
-        )
 
 
 def _check_lengths(terms: Terms) -> None:

@@ -26,7 +26,7 @@ _GROUND: Final = (
     *("partition", "shards-per-level", "dirichlet-alpha"),
     *("image-size", "text-length", "vocabulary-size", "test-samples"),
     *("model", "width", "evaluate-every"),
-    *("levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "duration"),
+    *("clock", "levels", "speed-ratio", "step-seconds", "bandwidth-mbps", "duration"),
     *("jitter", "dropout", "availability", "watts", "joules-per-megabyte"),
     *("trace", TRACE_DIGEST),
 )

@@ -195,6 +195,9 @@ def test_what_is_no_seed_is_refused(text):
         ("download=1", "download='1' must be true or false"),
         ("algo=asyncdrop", "algo varies by --algos"),
         ("seed=1,2", "seed varies by --seeds"),
+        ("overwrite=true,false", "overwrite is for a single run"),
+        ("resume=/tmp/run", "resume is for a single run"),
+        ("metrics-port=9464,9465", "metrics-port is for a single run"),
     ],
 )
 def test_what_cannot_vary_is_refused(text, says):

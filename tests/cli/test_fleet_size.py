@@ -63,15 +63,31 @@ def test_traces_of_one_length_are_one_fleet_and_others_are_refused(traces, tmp_p
 
 
 def test_every_key_of_a_fleet_is_a_key():
-    assert {"trace", "levels", "dropout"} < FLEET_KEYS < key_table().keys()
+    assert (
+        {"trace", "levels", "dropout", "clock", "duration"}
+        < FLEET_KEYS
+        < key_table().keys()
+    )
 
 
 @pytest.mark.parametrize("owner", ["", "fedavg:"])
 @pytest.mark.parametrize("command", ["tune", "advise"])
-@pytest.mark.parametrize("key", ["trace", "dropout"])
-def test_no_search_chooses_the_fleet(command, key, owner, traces, tmp_path, capsys):
-    """The easiest one would win. Traces had the usual number of devices, too."""
-    values = ",".join(traces) if key == "trace" else "0,0.5"
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("trace", ""),
+        ("dropout", "0,0.5"),
+        ("clock", "virtual,wall"),
+        ("duration", "flops,paper"),
+        ("test-samples", "10,100"),
+        ("partition", "iid,dirichlet"),
+    ],
+)
+def test_no_search_chooses_the_fleet_or_the_data(
+    command, key, values, owner, traces, tmp_path, capsys
+):
+    """The easiest ones would win. Traces had the usual number of devices, too."""
+    values = values or ",".join(traces)
     flags = ["--algos=fedavg", f"--search={owner}{key}={values}"]
     assert main([command, *flags, f"--out={tmp_path / 'out'}"]) == 2
     said = capsys.readouterr().err

@@ -264,7 +264,6 @@ def test_values_of_its_own_that_make_no_sense(flags, explicit, says):
     ("searched", "says"),
     [
         ("in-flight=2,20", "in-flight=20 of 6 devices cannot train at once"),
-        ("dataset=digits,diamonds", "diamonds is read from files"),
         ("model=mlp,nowhere.to:find", "nowhere"),
     ],
 )
