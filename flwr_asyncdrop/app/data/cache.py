@@ -56,7 +56,8 @@ def _fingerprint(paths: list[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         status = path.stat()
-        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+        facts = f"\0{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(os.fsencode(path) + facts.encode())
     return digest.hexdigest()[:16]
 
 

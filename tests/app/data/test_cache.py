@@ -73,6 +73,15 @@ def test_another_version_or_file_is_read_anew(source, read):
     assert read.calls == 4
 
 
+def test_a_name_that_is_not_utf_8(source, read):
+    """One file of such a name, as in an old archive, was a traceback."""
+    odd = source.with_name(os.fsdecode(b"caf\xe9.txt"))
+    odd.write_bytes(b"reviews")
+    for _ in range(2):
+        check(cached("v1", [source, odd], read))
+    assert read.calls == 1
+
+
 def test_what_was_left_half_written_is_deleted_an_hour_later(source, read):
     cached("reader-1", [source], read)
     for name, age in (("killed", 4000), ("writing", 10)):
