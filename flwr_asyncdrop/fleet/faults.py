@@ -13,9 +13,11 @@ LatePolicy = Literal["merge", "discount", "drop"]
 LATE_POLICIES = MappingProxyType({"merge": 1.0, "discount": 0.5, "drop": 0.0})
 """Factor on the weight of a late update, by policy; 0 is not merged at all."""
 
+_LONGEST = 10**9  # beyond, times are no floats
 DEADLINES = Range(
-    lambda factor: factor == 0 or 1 <= factor < math.inf,
-    "at least 1 (times the expected duration of a task), or 0 for none",
+    lambda factor: factor == 0 or 1 <= factor <= _LONGEST,
+    f"at least 1 (times the expected duration of a task) and at most {_LONGEST}, or 0 "
+    "for none",
 )
 """What a deadline may be."""
 
@@ -29,8 +31,8 @@ class FaultPolicy:
     Attributes
     ----------
     deadline : float
-        A task is overdue after its expected duration times this, at least 1; 0 for no
-        deadline. It is given up after twice as long.
+        A task is overdue after its expected duration times this, in ``[1, 10^9]``; 0
+        for no deadline. It is given up after twice as long.
     late : {"merge", "discount", "drop"}
         Whether an update that comes in between counts in full, by half or not at all.
     quarantine_after : int

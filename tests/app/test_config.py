@@ -246,7 +246,7 @@ def test_data_sets_and_models_from_outside_are_taken_as_they_are():
             "metrics-port=0 listens on no port, which contradicts metrics-address='0.0",
         ),
         ({"dropout": 1.0}, "dropout=1.0 must be in [0, 1)"),
-        ({"availability": 0.0}, "availability=0.0 must be in (0, 1]"),
+        ({"availability": 0.0}, "availability=0.0 must be in [0.000000001, 1]"),
         ({"duration": "long"}, "duration='long' must be one of flops, paper"),
         ({"clock": "sundial"}, "clock='sundial' must be one of virtual, wall"),
     ],
@@ -351,3 +351,10 @@ def test_milestones():
     assert RunConfig().milestones == (0.5, 0.75)
     assert RunConfig(lr_milestones="").milestones == ()
     assert RunConfig(lr_milestones="1200s, 1.5e3s").milestones == (1200.0, 1500.0)
+
+
+@pytest.mark.parametrize("key", ["seed", "lr"])
+def test_a_number_beyond_64_bits_is_refused(key):
+    """One that is no float either ended in an OverflowError."""
+    with pytest.raises(ConfigError, match=f"{key}=1000.* must fit into 64 bits"):
+        RunConfig.parse({key: 10**400})

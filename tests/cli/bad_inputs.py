@@ -145,6 +145,8 @@ def cases() -> dict[str, Case]:
         "speed-ratio": ((*RUN, "--speed-ratio=1e308"), "speed-ratio=1e+308"),
         "bandwidth": ((*RUN, "--bandwidth-mbps=5e-324"), "bandwidth-mbps=5e-324"),
         "lr": ((*RUN, "--lr=1e308"), "lr=1e+308"),
+        "deadline": ((*RUN, "--deadline=1e308"), "deadline=1e+308"),
+        "availability": ((*RUN, "--availability=1e-300"), "availability=1e-300"),
         "buffer-size": (
             (*RUN, "--algo=fedbuff", "--buffer-size=99"),
             "the model would never change",

@@ -43,6 +43,7 @@ def test_what_a_late_update_counts():
     [
         ({"deadline": 0.5}, r"deadline=0\.5 must be at least 1 .*or 0 for none"),
         ({"deadline": math.nan}, "deadline=nan must be at least 1"),
+        ({"deadline": 1e308}, r"deadline=1e\+308 must be .* at most 1000000000"),
         ({"late": "forget"}, "late='forget' must be one of merge, discount, drop"),
         ({"deadline": "3"}, "deadline='3' must be at least 1"),
         ({"late": ["merge"]}, r"late=\['merge'\] must be one of"),

@@ -75,12 +75,12 @@ class Key:
 
     def typed(self, value: object) -> Value:
         """Return a value as one of its kind; an integer will do for a float."""
-        if self.kind is float and type(value) is int:
-            return float(value)
+        if type(value) is int and self.kind in (int, float):
+            if abs(value) > _LARGEST:
+                raise ConfigError(f"{self.name}={value} must fit into 64 bits")
+            return self.kind(value)
         if type(value) is not self.kind:
             raise ConfigError(f"{self.name}={value!r} must be {self._wanted}")
-        if type(value) is int and abs(value) > _LARGEST:
-            raise ConfigError(f"{self.name}={value} must fit into 64 bits")
         return value
 
     def read(self, text: str) -> Value:

@@ -221,7 +221,9 @@ class Settings:
         0.0, "share of the tasks that are lost on the device", in_interval("[0, 1)")
     )
     availability: float = parameter(
-        1.0, "share of the time that a device is there", in_interval("(0, 1]")
+        1.0,
+        "share of the time that a device is there",
+        in_interval("[0.000000001, 1]"),
     )
     watts: float = parameter(
         0.0,
