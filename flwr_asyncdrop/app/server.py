@@ -41,6 +41,7 @@ from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.shell import quoted
@@ -223,6 +224,7 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         keep=config.keep_checkpoints,
         settings={**config.settings, **trace_digest(config)},
         incidental=IRRELEVANT,
+        digests={"trace": TRACE_DIGEST},
         defaults={**earlier_values(config), **trace_digest(config)},
         command=command or partial(_flwr_run, config, out),
         overwrite=config.overwrite,

@@ -62,16 +62,24 @@ class Checkpoint:
         now: Mapping[str, Json],
         defaults: Mapping[str, Json],
         incidental: Collection[str],
+        digests: Mapping[str, str],
     ) -> None:
         """Raise CheckpointError unless its run has the settings of `now`.
 
-        Those that it does not know have their `defaults`; `incidental` ones may differ.
+        Those that it does not know have their `defaults`; `incidental` ones may differ,
+        and so may a file's name whose digest, of `digests`, both runs have.
         """
         were = {**defaults, **self.settings}
+        files = {
+            name
+            for name, digest in digests.items()
+            if digest in self.settings and digest in now
+        }
+        free = files.union(incidental)
         differences = [
             f"{key} {were.get(key)!r}, now {now.get(key)!r}"
             for key in {**were, **now}
-            if key not in incidental and were.get(key) != now.get(key)
+            if key not in free and were.get(key) != now.get(key)
         ]
         if differences:
             raise CheckpointError(

@@ -68,6 +68,9 @@ class Checkpointer(Callback):
         precedence over them. A run resumes only with the settings of its checkpoint.
     incidental : collection of str
         Settings that may differ when the run resumes.
+    digests : mapping of str to str
+        Settings that name a file, each with the one that is the file's digest: the file
+        may lie elsewhere when the run resumes.
     defaults : mapping of str to JSON values
         The values of settings that a checkpoint is too old to have.
     command : str, or callable
@@ -87,6 +90,7 @@ class Checkpointer(Callback):
         keep: int = 2,
         settings: Mapping[str, Json] | None = None,
         incidental: Collection[str] = (),
+        digests: Mapping[str, str] | None = None,
         defaults: Mapping[str, Json] | None = None,
         command: str | Callable[[int], str] = (
             "do the same with Checkpointer(folder, resume=folder)"
@@ -101,6 +105,7 @@ class Checkpointer(Callback):
         self.keep = keep
         self.settings = dict(settings or {})
         self.incidental = incidental
+        self.digests = dict(digests or {})
         self.defaults = dict(defaults or {})
         self.command = command
         self.overwrite = A_SWITCH.check("overwrite", overwrite)
@@ -155,7 +160,9 @@ class Checkpointer(Callback):
             self._run = uuid4().hex
             return None
         checkpoint = newest(self.resume)
-        checkpoint.check_settings(self._all_settings, self.defaults, self.incidental)
+        checkpoint.check_settings(
+            self._all_settings, self.defaults, self.incidental, self.digests
+        )
         self._run = checkpoint.run
         if not self.overwrite and self._of_others():
             raise ConfigError(

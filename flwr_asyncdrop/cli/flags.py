@@ -12,7 +12,7 @@ from flwr_asyncdrop.app.config import Key, RunConfig, Value, key_table
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.searched import Searched
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.parameters import read_integer, read_number
+from flwr_asyncdrop.parameters import A_PATH, read_integer, read_number
 from flwr_asyncdrop.paths import problem_of_path
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.simulation.local_grid import MOST_NODES
@@ -102,6 +102,8 @@ def add_flags(
 
 def _add_flag(group: argparse._ArgumentGroup, key: Key) -> None:
     def read(text: str) -> Value:
+        if key.details.range is A_PATH:
+            return str(_path(text, "path")) if text else text
         try:
             return key.read(text)
         except ConfigError as error:
@@ -121,7 +123,10 @@ def _add_flag(group: argparse._ArgumentGroup, key: Key) -> None:
 
 
 def given(arguments: argparse.Namespace) -> dict[str, Value]:
-    """Return the run-config keys, and only those, that were given as flags."""
+    """Return the run-config keys, and only those, that were given as flags.
+
+    Paths are absolute, as commands that are made of them may be run elsewhere.
+    """
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()

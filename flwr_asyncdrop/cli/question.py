@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.data import Dataset
@@ -55,7 +54,7 @@ def question_of(arguments: argparse.Namespace) -> Question:
             f"{fixed[0]} is the same for all candidates, which have the same time: "
             "leave it out of --search"
         )
-    explicit = _with_whole_paths(given(arguments))
+    explicit = given(arguments)
     algos = tuple(dict.fromkeys(arguments.algos))
     devices = fleet_size(arguments.devices, [explicit])
     preset = PRESETS[arguments.task]
@@ -103,15 +102,6 @@ def _check_seeds(seeds: Sequence[int]) -> None:
             f"seed {_SEARCH_SEED} chooses the settings, so its result would say too "
             "much: compare with other seeds"
         )
-
-
-def _with_whole_paths(explicit: Mapping[str, Value]) -> dict[str, Value]:
-    """Return keys whose paths are absolute, as the commands that are advised need."""
-    found = dict(explicit)
-    for key in ("trace", "data-dir"):
-        if text := found.get(key):
-            found[key] = str(Path(str(text)).expanduser().absolute())
-    return found
 
 
 def _check_target(target: str, data: Dataset) -> None:

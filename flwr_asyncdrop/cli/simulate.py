@@ -26,7 +26,6 @@ from flwr_asyncdrop.cli.flags import (
     add_quiet,
     add_task,
     algos_from_outside,
-    folder,
     given,
 )
 from flwr_asyncdrop.cli.fleet_size import fleet_size
@@ -101,10 +100,9 @@ def _display(arguments: argparse.Namespace) -> LineDisplay:
 def _resume(
     settings: Mapping[str, Value], backend: Backend, display: LineDisplay
 ) -> int:
-    try:
-        path = folder(str(settings["resume"]))
-    except argparse.ArgumentTypeError as error:
-        raise ConfigError(f"--resume {error}") from None
+    if not settings["resume"]:
+        raise ConfigError("--resume is empty: name the folder of a run")
+    path = Path(str(settings["resume"]))
     out = run_folder(path)
     if not out.is_dir():
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
@@ -132,7 +130,7 @@ def _is_folder(out: Path, wish: Value | None) -> bool:
     if not wish:
         return True
     try:
-        return out.samefile(Path(str(wish)).expanduser())
+        return out.samefile(str(wish))
     except OSError:  # it is not there
         return False
 

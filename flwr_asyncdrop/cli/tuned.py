@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flwr_asyncdrop.algorithms import algorithm
-from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.app.config import INCIDENTAL, Value
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.storage.whole import changing, write_whole
@@ -44,7 +44,9 @@ class Tuned:
             seeds = [int(seed) for seed in content["seeds"]]
             return cls(chosen, seeds, dict(content.get("references", {})))
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}") from error
+            raise ConfigError(
+                f"{path}: {error.strerror}; give the {TUNED} in the folder of a tuning"
+            ) from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise ConfigError(
                 f"{path} is no result of asyncdrop tune: give the {TUNED} in its folder"
@@ -94,11 +96,11 @@ def with_earlier(
     try:
         earlier = json.loads((folder / TUNED).read_bytes())
         found = {name: dict(earlier[name]) for name in _BY_ALGORITHM}
-    except (OSError, ValueError, LookupError, TypeError):
+        terms = _terms(earlier)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return content, []
     # As a file has them: a tuple is a list there
-    terms = json.loads(json.dumps(_terms(content)))
-    if _terms(earlier) != terms:
+    if terms != json.loads(json.dumps(_terms(content))):
         return content, [*(found["chosen"].keys() - content["chosen"].keys())]
     for name in _BY_ALGORITHM:
         found[name] |= content[name]
@@ -106,8 +108,16 @@ def with_earlier(
 
 
 def _terms(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was the same for all algorithms, and decides what is chosen.
+
+    Of a trace it has the file's name, beside the digest.
+    """
     left_out = {"format", *_BY_ALGORITHM}
-    return {name: each for name, each in content.items() if name not in left_out}
+    terms = {name: each for name, each in content.items() if name not in left_out}
+    given = {k: v for k, v in terms["given"].items() if k not in INCIDENTAL}
+    if "trace" in given:
+        given["trace"] = Path(given["trace"]).name
+    return {**terms, "given": given}
 
 
 def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:

@@ -284,6 +284,25 @@ class TestSettings:
         with pytest.raises(CheckpointError, match="algo 'asyncdrop', now None"):
             Checkpointer(tmp_path, resume=tmp_path).load({})
 
+    def test_a_file_that_is_known_by_its_digest_may_lie_elsewhere(self, tmp_path):
+        begun = {"trace": "a.csv", "trace-sha256": "1"}
+        played = Played(tmp_path / "new", settings=begun)
+        played.go_to(1)
+        played.saver.on_end(played.state)
+        digests = {"trace": "trace-sha256"}
+
+        def resumed(**now):
+            settings = {**begun, **now}
+            return self.loaded(tmp_path / "new", settings=settings, digests=digests)
+
+        assert resumed(trace="/other/a.csv").updates == 0
+        with pytest.raises(CheckpointError, match=r"\(trace-sha256 '1', now '2'\)"):
+            resumed(trace="/other/a.csv", **{"trace-sha256": "2"})
+        # A checkpoint that is too old to have the digest.
+        known = {"trace-sha256": "1"}
+        with pytest.raises(CheckpointError, match=r"trace None, now .a"):
+            self.loaded(tmp_path, settings=begun, defaults=known, digests=digests)
+
     def test_those_given_to_the_checkpointer_take_precedence(self, tmp_path):
         assert self.loaded(tmp_path, {"lr": 9.0}, settings={"lr": 0.1}).updates == 0
         with pytest.raises(CheckpointError, match=r"\(lr 0.1, now 0.2\)"):

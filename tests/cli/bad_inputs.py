@@ -264,6 +264,7 @@ def cases() -> dict[str, Case]:
         found[f"data-{name}"] = (*FILES, "--data-dir", path), ""
         found[f"doctor-data-{name}"] = ("doctor", "--data-dir", path), says
         found[f"trace-{name}"] = (*TRACED, path), ""
+        found[f"advise-trace-{name}"] = ("advise", "--out=x", "--trace", path), ""
         found[f"resume-{name}"] = ("simulate", "--resume", path), ""
         found[f"report-{name}"] = ("report", path), says
     for name, (path, says) in NO_FOLDERS.items():

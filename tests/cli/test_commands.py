@@ -149,6 +149,23 @@ def test_a_folder_that_has_a_run_is_replaced_only_on_demand(tmp_path, capsys):
     assert history(out)[0]["config"]["seed"] == 0
 
 
+@pytest.mark.parametrize("is_told", [False, True], ids=["found", "told"])
+def test_a_run_resumes_from_any_folder(is_told, tmp_path, monkeypatch, capsys):
+    """By a trace with a relative name it did from the folder where it began alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("fleet.csv").write_text("seconds_per_step\n1\n1\n2\n2\n")
+    with pytest.raises(SystemExit):
+        stopped(["simulate", *SMALL, "--trace=fleet.csv", "--out=run"], [])
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if is_told:
+        Path("fleet.csv").rename(elsewhere / "moved.csv")
+    monkeypatch.chdir(elsewhere)
+    told = ["--trace=moved.csv"] if is_told else []
+    assert main(["simulate", "--resume=../run", *told]) == 0
+    assert "updates         6 in 2 rounds" in capsys.readouterr().out
+
+
 def stopped(command, more):
     """Run a command that SIGTERM stops after its first update."""
 

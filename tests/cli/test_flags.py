@@ -1,5 +1,6 @@
 import argparse
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +81,17 @@ def test_only_what_was_given_is_given():
 
 
 def test_out_is_short_for_out_dir():
-    assert parsed("--out", "here") == parsed("--out-dir", "here") == {"out-dir": "here"}
+    here = {"out-dir": str(Path("here").absolute())}
+    assert parsed("--out", "here") == parsed("--out-dir", "here") == here
+
+
+@pytest.mark.parametrize("key", ["trace", "data-dir", "out-dir", "resume"])
+def test_paths_are_absolute_and_nothing_stays_nothing(key, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parsed(f"--{key}", "~/a b") == {key: str(tmp_path / "a b")}
+    assert parsed(f"--{key}", "") == {key: ""}
+    with pytest.raises(SystemExit):  # with fleet_size it was a RuntimeError
+        parsed(f"--{key}", "~no-such-user/x")
 
 
 @pytest.mark.parametrize(

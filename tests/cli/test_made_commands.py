@@ -1,5 +1,6 @@
 import argparse
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -40,4 +41,7 @@ def test_the_command_on_a_page_has_the_configuration_of_the_run(changed):
     preset = PRESETS[TASK_DEFAULTS["task"]]
     read = RunConfig.parse(preset_settings(preset, given(arguments)))
     assert arguments.devices == 8
-    assert read.settings == {**config, "out-dir": "again/a b/seed-7"}
+    assert read.settings == {
+        **config,
+        "out-dir": str(Path("again/a b/seed-7").absolute()),
+    }

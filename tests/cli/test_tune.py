@@ -18,7 +18,7 @@ from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import PRESETS, Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
-from flwr_asyncdrop.cli.tuned import Tuned, references, write_tuned
+from flwr_asyncdrop.cli.tuned import Tuned, references, with_earlier, write_tuned
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
@@ -358,7 +358,7 @@ class TestTuned:
             Tuned.read(path)
 
     def test_a_file_that_is_not_there(self, tmp_path):
-        with pytest.raises(ConfigError, match="No such file"):
+        with pytest.raises(ConfigError, match=r"No such file .*; give the tuned\.json"):
             Tuned.read(tmp_path / "tuned.json")
 
 
@@ -480,6 +480,25 @@ def test_an_algorithm_that_is_tuned_on_an_edited_trace_joins_no_others(
     said = capsys.readouterr().out
     for label in ("fedavg", "fedbuff"):
         assert f"{label} was tuned on other terms" in said
+
+
+def test_where_files_lie_and_what_changes_no_run_are_no_terms(tmp_path):
+    """Algorithms that were tuned with another ``data-dir`` were dropped."""
+
+    def content(label, **given):
+        given = {key.replace("_", "-"): value for key, value in given.items()}
+        found = {"algorithms": {label: {}}, "references": {}, "chosen": {label: {}}}
+        return {"seeds": [7], "trace-sha256": "1", "given": given, **found}
+
+    write_tuned(tmp_path, content("fedbuff", lr=0.1, trace="fleet.csv", data_dir="a"))
+    elsewhere = {"trace": "/other/fleet.csv", "track": "mlflow"}
+    joined, gone = with_earlier(tmp_path, content("fedavg", lr=0.1, **elsewhere))
+    assert joined["chosen"].keys() == {"fedbuff", "fedavg"}
+    assert gone == []
+    _, gone = with_earlier(tmp_path, content("fedavg", lr=0.2, **elsewhere))
+    assert gone == ["fedbuff"]
+    (tmp_path / "tuned.json").write_text(json.dumps(content("fedbuff") | {"given": 1}))
+    assert with_earlier(tmp_path, content("fedavg"))[1] == []
 
 
 def test_ties_of_a_race_are_in_its_file(tmp_path):
