@@ -60,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the project, and say what to do next."""
+    if not arguments.folder:
+        raise ConfigError("DIR is empty: name a folder, or . for this one")
     if problem := problem_of_path(arguments.folder):
         raise ConfigError(f"DIR={arguments.folder!r} {problem}")
     folder = Path(arguments.folder).expanduser()

@@ -10,6 +10,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import did_you_mean
 
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)")
+_VALUE_OF_SWITCH = re.compile(r"argument (\S+): ignored explicit argument .*")
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,7 +19,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, what was meant maybe, and where the help is."""
         hint = ""
-        if found := _CHOICE.search(message):
+        if found := _VALUE_OF_SWITCH.search(message):
+            message = f"{found[1]} takes no value: give {found[1].replace('/', ' or ')}"
+        elif found := _CHOICE.search(message):
             hint = did_you_mean(found[1], found[2].replace("'", "").split(", "))
         raise ConfigError(f"{message}{hint and f': {hint}'} (see {self.prog} --help)")
 

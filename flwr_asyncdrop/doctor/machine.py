@@ -56,15 +56,17 @@ def check_gpu(driver: Path = _DRIVER) -> Finding:
 def check_output(out: Path) -> Iterator[Finding]:
     """Check that files can be written to a folder, or to one made there."""
     out = out.absolute()
-    there = next(folder for folder in (out, *out.parents) if folder.exists())
+    # A link to nowhere is in the way, and no folder.
+    there = next(each for each in (out, *out.parents) if os.path.lexists(each))
     fix = "choose another folder with --out"
     try:
         with tempfile.TemporaryFile(dir=there):
             yield ok("output", f"{out} can be written")
     except OSError as error:
         yield problem("output", f"{there} cannot be written: {error.strerror}", fix)
-    free = shutil.disk_usage(there).free
-    found = f"{readable_bytes(free)} free at {there}"
+    disk = there if there.exists() else there.parent
+    free = shutil.disk_usage(disk).free
+    found = f"{readable_bytes(free)} free at {disk}"
     fix = f"free some space, or {fix}"
     yield _enough("disk", free, found, fix, _LEAST_DISK, _ENOUGH_DISK)
 

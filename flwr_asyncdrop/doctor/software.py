@@ -19,6 +19,7 @@ _OPTIONAL = {
     "ray": ("ray", "simulation", "`flwr run` simulates nothing, `asyncdrop` does"),
     "matplotlib": ("matplotlib", "report", "runs get no pictures"),
     "jinja2": ("jinja2", "report", "no report is written"),
+    "rich": ("rich", "report", "of `asyncdrop`, init, doctor and supernode alone run"),
     "pillow": ("PIL", "data", "compact archives of images are not read"),
     "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
     "numba": ("numba", "fast", "the server merges half as fast"),

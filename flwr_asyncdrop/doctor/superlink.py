@@ -123,7 +123,7 @@ def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     """Check Flower's variables that decide how `flwr run` goes."""
     given = environment.get("FLWR_HOME")  # in which Flower does not expand ~
     home = Path(given).absolute() if given else Path("~/.flwr").expanduser()
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    there = next(each for each in (home, *home.parents) if os.path.lexists(each))
     if there.is_dir() and os.access(there, os.W_OK):
         yield ok("FLWR_HOME", str(home))
     else:

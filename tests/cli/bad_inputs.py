@@ -93,7 +93,11 @@ def cases() -> dict[str, Case]:
         "words": (("simulate", "x", "y\nz"), "unknown: 'x' 'y\\nz'"),
         "flag-without-value": (("simulate", "--lr"), "expected one argument"),
         "task": (("simulate", "--task=digit"), "invalid choice: 'digit'"),
-        "bool-with-value": ((*RUN, "--download=maybe"), "--download"),
+        "bool-with-value": (
+            (*RUN, "--download=maybe"),
+            "takes no value: give --download or --no-download",
+        ),
+        "switch-with-value": ((*RUN, "--quiet=1"), "--quiet takes no value: give --qu"),
         "milestones": ((*RUN, "--lr-milestones=0.5,x"), "lr-milestones='0.5,x'"),
         "milestones-nan": ((*RUN, "--lr-milestones=nan"), "lr-milestones='nan'"),
         "devices": ((*RUN, "--devices=1000000000000"), "must be in [1, 1000000]"),

@@ -188,6 +188,14 @@ def test_a_link_to_nothing_is_named(below, tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
+def test_no_name_is_not_this_folder(tmp_path, monkeypatch, capsys):
+    """As ``init "$DIR"`` says where DIR is not set."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "", "--name=mine"]) == 2
+    assert "DIR is empty: name a folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_is_no_folder(tmp_path, capsys):
     (tmp_path / "net").write_text("mine")
     assert main(["init", str(tmp_path / "net")]) == 2

@@ -54,6 +54,12 @@ class TestSoftware:
         assert {"flwr-asyncdrop", "flwr", "torch", "other packages"} == found.keys()
         assert "numpy" in found["other packages"].found
 
+    def test_what_the_commands_print_with_is_looked_for(self, monkeypatch):
+        """They name the doctor if it is missing, and it did not mention it."""
+        monkeypatch.setattr(software, "_OPTIONAL", {"rich": software._OPTIONAL["rich"]})
+        (found,) = check_optional()
+        assert "rich" in found.found
+
     def test_an_old_python(self):
         finding = check_python("3.10.4", ">=3.11")
         assert finding.level == "problem"
@@ -169,6 +175,17 @@ class TestMachine:
         output, _ = check_output(tmp_path / "runs" / "one")
         assert output.level == "problem"
         assert "--out" in output.fix
+
+    def test_a_link_to_nowhere_in_the_way(self, tmp_path):
+        """It was said that files can be written, and a run was refused."""
+        link = tmp_path / "runs"
+        link.symlink_to(tmp_path / "nowhere")
+        output, disk = check_output(link / "one")
+        assert output.level == "problem"
+        assert str(link) in output.found
+        assert disk.found.endswith(str(tmp_path))
+        home, *_ = check_variables({"FLWR_HOME": str(link)})
+        assert home.level == "problem"
 
     @pytest.mark.parametrize(
         ("free", "level"),
