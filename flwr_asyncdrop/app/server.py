@@ -1,10 +1,8 @@
 """The server of the ready app: one run, from its run-config to its files."""
 
-import json
 import logging
 import math
 import platform
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,6 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import (
     INCIDENTAL,
     IRRELEVANT,
-    LEFT_OUT,
     RunConfig,
     earlier_values,
 )
@@ -30,29 +27,31 @@ from flwr_asyncdrop.app.experiment import (
     trained_model,
     weights_of,
 )
-from flwr_asyncdrop.app.fleets import build_fleet, keys_in, trace_digest
+from flwr_asyncdrop.app.fleets import build_fleet, trace_digest
+from flwr_asyncdrop.app.flwr_run import (
+    devices_of,
+    resume_by_flwr_run,
+    resume_what_is_there,
+)
 from flwr_asyncdrop.app.lr_schedule import ExpectedSchedule
 from flwr_asyncdrop.app.missed_decays import MissedDecays
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
-from flwr_asyncdrop.checkpoint import Checkpointer, newest
+from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.checkpoint.files import apart, check_types
-from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
+from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.fleet.selection import Stratified, Uniform
 from flwr_asyncdrop.observers.history import HistoryWriter
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.observers.prometheus import PrometheusMetrics
 from flwr_asyncdrop.server.callbacks import Callback
-from flwr_asyncdrop.shell import quoted
 from flwr_asyncdrop.storage.whole import write_whole
 from flwr_asyncdrop.strategy.async_strategy import AsyncStrategy
 from flwr_asyncdrop.versions import PACKAGE, version_of
 
 logger = logging.getLogger("flwr.asyncdrop")
 
-_DEFAULTS = RunConfig().settings
-_SPECIAL = re.compile(r'[\\"$`]')  # to a shell, between double quotes
 _SELECTIONS = {"stratified": Stratified, "uniform": Uniform}
 
 
@@ -125,14 +124,16 @@ def _run_in(
         raise CheckpointError(f"{out} is no folder: nothing can be resumed from there")
 
     def again() -> str:
-        return resume_command or _flwr_run(config, out, _devices(out))
+        return resume_command or resume_by_flwr_run(config, out, devices_of(out))
 
     with FilesAtTheEnd(out, say, again) as files:
         folder = RunFolder(out)
         over = _resumes_all(config, out) and folder.is_trained
         if not over:
             if not (config.resume or config.overwrite):
-                folder.refuse_what_is_there(resume_command or _resume_what(out, config))
+                folder.refuse_what_is_there(
+                    resume_command or resume_what_is_there(out, config)
+                )
             over = _train(grid, config, files, callbacks, resume_command)
         files.finish(over=over)
 
@@ -226,76 +227,11 @@ def checkpointer_of(config: RunConfig, out: Path, command: str) -> Checkpointer 
         incidental=IRRELEVANT,
         digests={"trace": TRACE_DIGEST},
         defaults={**earlier_values(config), **trace_digest(config)},
-        command=command or partial(_flwr_run, config, out),
+        command=command or partial(resume_by_flwr_run, config, out),
         overwrite=config.overwrite,
     )
-
-
-def _resume_what(out: Path, config: RunConfig) -> str:
-    """Return the ``flwr run`` that resumes the run in a folder, which knows itself."""
-    try:
-        checkpoint = newest(out)
-        before = RunConfig.parse(keys_in(checkpoint.settings))
-        return _flwr_run(before, out, checkpoint.devices)
-    except (CheckpointError, ConfigError):
-        return _flwr_run(config, out)
-
-
-def _devices(out: Path) -> int:
-    """Return how many devices the run in a folder has; 0 if no checkpoint says so."""
-    try:
-        return newest(out).devices
-    except CheckpointError:
-        return 0
 
 
 def _resumes_all(config: RunConfig, out: Path) -> bool:
     """Return whether a run resumes from its newest checkpoint, not from one by name."""
     return bool(config.resume) and Path(config.resume).expanduser().absolute() == out
-
-
-def _flwr_run(config: RunConfig, out: Path, nodes: int = 0) -> str:
-    """Return the ``flwr run`` that resumes a run; simulated, it needs as many nodes.
-
-    It names them if they are known, which is not 0. Only who types it knows by which
-    connection a real fleet is reached.
-    """
-    settings = {
-        **config.settings,
-        "out-dir": "",
-        "overwrite": False,
-        "resume": str(out),
-    }
-    given = (
-        f"{key}={_toml(value)}"
-        for key, value in settings.items()
-        if value != _DEFAULTS.get(key, LEFT_OUT)
-    )
-    text = _in_quotes(" ".join(given))
-    is_real = config.clock == "wall"
-    simulated = nodes and not is_real
-    federation = f' --federation-config "num-supernodes={nodes}"' if simulated else ""
-    app = ". CONNECTION" if is_real else "."
-    return f"flwr run {app} --run-config {text}{federation}"
-
-
-def _in_quotes(text: str) -> str:
-    """Return a run-config for a shell: with double quotes, as it has single ones.
-
-    An exclamation mark between these would be a command of before, and blanks in a row
-    become one in a message.
-    """
-    if "!" in text or "  " in text or not text.isprintable():
-        return quoted(text)
-    escaped = _SPECIAL.sub(r"\\\g<0>", text)
-    return f'"{escaped}"'
-
-
-def _toml(value: object) -> str:
-    """Return a value as Flower reads it: no quotes within its quotes."""
-    if not isinstance(value, str):
-        return str(value).lower()
-    if "'" not in value and value.isprintable():
-        return f"'{value}'"
-    parts = (json.dumps(part, ensure_ascii=False)[1:-1] for part in value.split('"'))
-    return '"' + r"\u0022".join(parts) + '"'

@@ -1,16 +1,16 @@
 """An advice for people, in 80 columns, and as commands that can be pasted."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from flwr_asyncdrop.app.config import Value
+from flwr_asyncdrop.app.flwr_run import run_config_of
 from flwr_asyncdrop.cli.advice import KINDS, Advice, Standing
 from flwr_asyncdrop.cli.flags import words_of
 from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
-from flwr_asyncdrop.shell import command_of, quoted
+from flwr_asyncdrop.shell import command_of
 
 _MB = 1e6
 
@@ -136,11 +136,6 @@ def limits(advice: Advice) -> list[str]:
     return found
 
 
-def run_config_text(settings: Mapping[str, Value]) -> str:
-    """Return settings as ``flwr run --run-config`` takes them."""
-    return " ".join(f"{key}={_toml(value)}" for key, value in settings.items())
-
-
 def commands(
     task: str,
     devices: int,
@@ -152,21 +147,12 @@ def commands(
     `changes` are beside the task's, `settings` are all.
     """
     words = words_of({"task": task, "devices": devices, **changes})
-    config = quoted(run_config_text(settings))
     return {
         "asyncdrop": command_of(["asyncdrop", "simulate", *words]),
-        "flwr": f"flwr run . --stream --run-config {config} "
+        "flwr": f"flwr run . --stream --run-config {run_config_of(settings)} "
         f"--federation-config 'num-supernodes={devices}'",
     }
 
 
 def _plain(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, str):
-        # Flower splits at each quote of this kind, escaped by a backslash or not.
-        parts = (json.dumps(part, ensure_ascii=False) for part in value.split('"'))
-        return '"' + r"\u0022".join(part[1:-1] for part in parts) + '"'
-    return _plain(value)

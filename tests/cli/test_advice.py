@@ -1,6 +1,6 @@
 """What an advice says, by hand: who is best, who is as good, and what is simplest."""
 
-import shlex
+import subprocess
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -150,6 +150,13 @@ def test_bytes_have_three_digits(megabytes, text):
     assert row.split()[2] == text
 
 
+def in_bash(command):
+    """Return the words of a command as Bash reads it."""
+    script = f"printf '%s\\0' {command}"
+    done = subprocess.run(["bash", "-c", script], check=True, capture_output=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
 @pytest.mark.parametrize("name", ["it's", 'a "b"', """'"$\\"""])
 def test_the_commands_give_the_settings_that_were_run(name):
     changes = {
@@ -164,11 +171,11 @@ def test_the_commands_give_the_settings_that_were_run(name):
     }
     settings = preset_settings(PRESETS["digits"], changes)
     found = commands("digits", 12, changes, settings)
-    *words, _, text, _, fleet = shlex.split(found["flwr"])
+    *words, _, text, _, fleet = in_bash(found["flwr"])
     assert words == ["flwr", "run", ".", "--stream"]
     assert RunConfig.parse(parse_config_args([text])) == RunConfig.parse(settings)
     assert parse_config_args([fleet]) == {"num-supernodes": 12}
-    command, name, *words = shlex.split(found["asyncdrop"])
+    command, name, *words = in_bash(found["asyncdrop"])
     assert (command, name) == ("asyncdrop", "simulate")
     parser = Parser(allow_abbrev=False)
     simulate.add_arguments(parser, words)
