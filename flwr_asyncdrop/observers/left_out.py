@@ -9,11 +9,12 @@ from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 
 @dataclass
 class LeftOut:
-    """Sums of update and failure lines; all numbers are exact.
+    """Sums of update and failure lines.
 
     `round` and `time` are the greatest; `staleness`, `queued` and the bytes are sums,
     `most_staleness` is a maximum, `late` counts updates, `ranks` the updates by speed
-    rank, and `failures` the lost tasks by kind.
+    rank, and `failures` the lost tasks by kind. `work` has the sum of the shares of
+    local steps by speed rank, and nothing without a work policy.
     """
 
     updates: int = 0
@@ -27,6 +28,7 @@ class LeftOut:
     late: int = 0
     ranks: dict[int, int] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    work: dict[int, float] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.updates or self.failures)
@@ -43,6 +45,8 @@ class LeftOut:
         self.queued += line.get("queued", 0)
         self.late += "late" in line
         _count(self.ranks, {int(line["rank"]): 1})
+        if "work" in line:
+            _count(self.work, {int(line["rank"]): float(line["work"])})
 
     def add_failure(self, line: Mapping[str, Any]) -> None:
         """Count a ``failure`` line."""
@@ -58,10 +62,13 @@ class LeftOut:
             setattr(self, name, max(getattr(self, name), line[name]))
         _count(self.ranks, dict(line["ranks"]))
         _count(self.failures, line["failures"])
+        _count(self.work, dict(line.get("work", ())))
 
     def line(self) -> dict[str, Any]:
         """Return the ``left-out`` line."""
-        values = {**vars(self), "ranks": sorted(map(list, self.ranks.items()))}
+        values = {**vars(self), "ranks": _pairs(self.ranks), "work": _pairs(self.work)}
+        if not self.work:
+            del values["work"]
         return {"event": "left-out", **values}
 
     def state_dict(self) -> StateDict:
@@ -72,10 +79,15 @@ class LeftOut:
     @classmethod
     def from_state(cls, state: StateDict) -> Self:
         """Return the sums that were saved."""
-        found: Self = from_plain(cls, state)
+        # Versions before this one had no work.
+        found: Self = from_plain(cls, {"work": {}, **state})
         return found
 
 
-def _count(counts: dict[Any, int], more: Mapping[Any, int]) -> None:
+def _pairs(by_rank: Mapping[int, float]) -> list[list[float]]:
+    return sorted(map(list, by_rank.items()))
+
+
+def _count(counts: dict[Any, Any], more: Mapping[Any, float]) -> None:
     for key, number in more.items():
         counts[key] = counts.get(key, 0) + number

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from flwr_asyncdrop.readable import readable_joules
+from flwr_asyncdrop.report.aggregator import draw_step_metrics, in_words
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.curves import draw_metric
 from flwr_asyncdrop.report.lines import Axis, bytes_axis, draw_lines, time_axis
@@ -180,7 +181,7 @@ def over_seeds(series: Sequence[Series]) -> str:
 
 
 def draw_fleet(log: RunLog, named: str, out: Path) -> list[Picture]:
-    """Draw the timeline of a run, and the units and levels if its history has them."""
+    """Draw the timeline of a run, and whatever else its history has."""
     timeline = "Every task from dispatch to merge, coloured by its staleness."
     units = (
         "Share of each rank's updates that trained a unit. In each group, the units "
@@ -188,9 +189,10 @@ def draw_fleet(log: RunLog, named: str, out: Path) -> list[Picture]:
     )
     levels = "Accuracy of the global model on the labels that each level has."
     shown = (
-        (True, "timeline", draw_timeline, timeline),
-        (log.units is not None, "units", draw_units, units),
-        (bool(log.level_evaluations), "levels", draw_levels, levels),
+        (True, "timeline", _alone(draw_timeline), timeline),
+        (log.units is not None, "units", _alone(draw_units), units),
+        (bool(log.level_evaluations), "levels", _alone(draw_levels), levels),
+        (bool(log.step_metrics), "aggregator", draw_step_metrics, in_words(log)),
     )
     return [
         Picture(_draw(out / f"{name}-{named}.png", draw, log), caption)
@@ -199,12 +201,17 @@ def draw_fleet(log: RunLog, named: str, out: Path) -> list[Picture]:
     ]
 
 
-def _draw(png: Path, panel: Callable[[Axes, RunLog], None], log: RunLog) -> Path:
-    """Save one panel, as wide as a page."""
+def _alone(panel: Callable[[Axes, RunLog], None]) -> Callable[[Figure, RunLog], None]:
+    """Return what draws one panel in a figure of its own."""
+    return lambda figure, log: panel(figure.add_subplot(), log)
+
+
+def _draw(png: Path, draw: Callable[[Figure, RunLog], None], log: RunLog) -> Path:
+    """Save a figure of a run, as wide as a page."""
 
     def figure() -> Figure:
         made = Figure(figsize=_PAGE, layout="constrained")
-        panel(made.add_subplot(), log)
+        draw(made, log)
         return made
 
     return save(figure, png, dpi=_DPI)

@@ -17,6 +17,7 @@ from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, printable
 from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.step_metrics import StepMetrics
 from flwr_asyncdrop.report.tasks import Columns, Steps, Tasks, Updates
 
 LEVELS = "level-accuracy"
@@ -92,8 +93,9 @@ class RunLog:
     """A history, one field for each sort of record, in the file's order.
 
     Of updates and failures it has the numbers, as columns; of a thinned history, of
-    every `every`-th. `totals` and `steps` have all of them. `units` is None if the
-    history does not count units, `end` if the run was cut off.
+    every `every`-th. `totals` and `steps` have all of them. `step_metrics` is what the
+    aggregator says. `units` is None if the history does not count units, `end` if the
+    run was cut off.
     """
 
     run: Record
@@ -101,6 +103,7 @@ class RunLog:
     failures: Tasks
     totals: LeftOut
     steps: Steps
+    step_metrics: StepMetrics
     evaluations: tuple[Record, ...]
     units: Record | None
     end: Record | None
@@ -113,7 +116,7 @@ class RunLog:
         DataError without a readable first line.
         """
         merged, failed, steps = Columns(Updates), Columns(Tasks), Columns(Steps)
-        totals = LeftOut()
+        totals, step_metrics = LeftOut(), StepMetrics()
         evaluations: list[Record] = []
         only: dict[str, Record] = {}
         seconds = 0.0
@@ -130,6 +133,8 @@ class RunLog:
                 case "left-out":
                     totals.add(record)
                     steps.add(record)
+                case "step":
+                    step_metrics.add(record)
                 case "evaluation":
                     evaluations.append(without_wall(record))
                 case "config":
@@ -149,6 +154,7 @@ class RunLog:
             failures=failed.table(),
             totals=totals,
             steps=steps.table(),
+            step_metrics=step_metrics,
             evaluations=tuple(evaluations),
             units=only.get("units"),
             end=only.get("end"),

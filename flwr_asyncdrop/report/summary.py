@@ -4,16 +4,19 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from flwr_asyncdrop.observers.speed_groups import group_of_rank
 from flwr_asyncdrop.readable import (
     metric_text,
     printable,
     readable_bytes,
     readable_joules,
+    three_digits,
 )
 from flwr_asyncdrop.report.runlog import Point, RunLog
 
 _WIDTH = 80
 _MOST_LINES = 4
+_MOST_GROUPS = 4
 _CUT_OFF = "the run did not do all its rounds"
 _ENDINGS = {
     "timeout": f"{_CUT_OFF}: no device trained any more",
@@ -31,11 +34,13 @@ class Summary:
     the merged tasks if these are more.
 
     Staleness is in versions, and `mean_queued` of it came while a task waited on its
-    device. `failures` counts the lost tasks by kind, `duplicates` the replies that came
-    twice and were merged once, `late` the updates that came after their deadlines.
-    `final` has the last finite value of the metric, after which a run may have
-    `diverged`. `every`: the history keeps one update in so many; all figures are of all
-    updates. `cut_off` says why a run is not complete, "" if it is.
+    device. `mean_work` is the mean share of the usual local steps that updates were
+    asked for, None without a work policy. `failures` counts the lost tasks by kind,
+    `duplicates` the replies that came twice and were merged once, `late` the updates
+    that came after their deadlines. `final` has the last finite value of the metric,
+    after which a run may have `diverged`. `every`: the history keeps one update in so
+    many; all figures are of all updates. `cut_off` says why a run is not complete, ""
+    if it is.
     """
 
     def __init__(self, log: RunLog) -> None:
@@ -68,6 +73,9 @@ class Summary:
         self.max_staleness = totals.most_staleness if updates else None
         self.mean_queued = totals.queued / max(updates, 1)
         self.updates_by_rank = dict(sorted(totals.ranks.items()))
+        shares = totals.work.values()
+        self.mean_work = sum(shares) / updates if shares else None
+        self._work_by_rank = totals.work
         self._num_ranks = _num_ranks(log)
         self.late = totals.late
         self.failures: Mapping[str, int] = end.get("failures", totals.failures)
@@ -77,7 +85,7 @@ class Summary:
         self.cut_off = "" if log.complete else _ENDINGS.get(self.ended, _CUT_OFF)
 
     def text(self) -> str:
-        """Return an aligned plain-text table, at most 21 lines of 80 columns."""
+        """Return an aligned plain-text table, at most 23 lines of 80 columns."""
         rows = list(self._rows())
         width = max(len(label) for label, _ in rows) + 2
         return "\n".join(_wrapped(label.ljust(width), value) for label, value in rows)
@@ -116,6 +124,11 @@ class Summary:
             yield "staleness", text
         if self.updates_by_rank:
             yield "by rank", f"{self._counts_by_rank()} updates, fastest first"
+        if self.mean_work is not None:
+            text = f"mean {three_digits(self.mean_work)} of the usual"
+            groups = self._work_by_group()
+            shown = f"; by speed group {' '.join(groups)}" if len({*groups}) > 1 else ""
+            yield "local steps", text + shown
         if self.late:
             yield "late", f"{self.late:,} updates came after their deadlines"
         lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
@@ -133,6 +146,20 @@ class Summary:
         if list(counts) == list(range(len(counts))):
             return " ".join(f"{n:,}" for n in counts.values())
         return ", ".join(f"{rank}: {n:,}" for rank, n in counts.items())
+
+    def _work_by_group(self) -> list[str]:
+        """Return the mean share of local steps by speed group, "-" of no update."""
+        num_ranks = max(self._num_ranks, max(self.updates_by_rank) + 1)
+        shares = [0.0] * min(num_ranks, _MOST_GROUPS)
+        updates = [0] * len(shares)
+        for rank, count in self.updates_by_rank.items():
+            group = group_of_rank(rank, num_ranks, _MOST_GROUPS)
+            shares[group] += self._work_by_rank.get(rank, 0.0)
+            updates[group] += count
+        return [
+            three_digits(share / count) if count else "-"
+            for share, count in zip(shares, updates, strict=True)
+        ]
 
 
 def summarise(records: Iterable[dict[str, Any]]) -> Summary:

@@ -121,7 +121,11 @@ updates = st.fixed_dictionaries(
         "staleness": st.integers(0, 50),
         "rank": st.integers(0, 5),
     },
-    optional={"queued": st.integers(1, 9), "late": st.just(True)},
+    optional={
+        "queued": st.integers(1, 9),
+        "late": st.just(True),
+        "work": st.integers(1, 400).map(lambda n: n / 4),  # sums of it are exact
+    },
 )
 failures = st.fixed_dictionaries(
     {"time": st.floats(0, 100), "kind": st.sampled_from(["late", "no-reply"])}
@@ -149,4 +153,15 @@ def test_sums_of_sums_are_the_sums(lines, size):
     assert once.bytes_up == sum(line["bytes_up"] for line in found)
     assert once.late == sum("late" in line for line in found)
     assert sum(once.ranks.values()) == len(found)
+    assert sum(once.work.values()) == sum(line.get("work", 0) for line in found)
     assert sum(once.failures.values()) == len(lines) - len(found)
+
+
+def test_sums_of_versions_without_local_steps():
+    old = LeftOut(updates=3, ranks={0: 3})
+    state, line = saved_and_read(old.state_dict()), old.line()
+    assert "work" not in line  # nor in those of runs without a policy
+    del state["work"]
+    again = LeftOut.from_state(state)
+    again.add(line)
+    assert again == LeftOut(updates=6, ranks={0: 6})

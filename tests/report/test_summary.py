@@ -314,16 +314,17 @@ def test_history_without_its_first_line_is_refused(records):
     ranks=st.lists(st.integers(0, 500), max_size=300),
     reasons=st.lists(st.text(max_size=200), max_size=40),
 )
-def test_text_is_at_most_21_lines_of_80_columns(ranks, reasons):
+def test_text_is_at_most_23_lines_of_80_columns(ranks, reasons):
     updates = [
-        {**update(n, rank=rank), "late": True} for n, rank in enumerate(ranks, start=1)
+        {**update(n, rank=rank), "late": True, "work": 1e-9 * (rank + 1)}
+        for n, rank in enumerate(ranks, start=1)
     ]
     lost = Counter(reasons)
     last = end(failures=lost, joules=1.0, duplicates=9, ended="failures")
     run = {**RUN, "num_rounds": 1_000}
     records = [run, *updates, evaluation(1, {"accuracy": 0.5}), last]
     lines = summarise(records).text().splitlines()
-    assert len(lines) <= 21
+    assert len(lines) <= 23
     assert all(len(line) <= 80 for line in lines)
 
 
@@ -335,6 +336,34 @@ def test_staleness_says_how_much_of_it_came_in_queues():
         in summarise([RUN, *lines]).text()
     )
     assert "queues" not in summarise([RUN, lines[0]]).text()
+
+
+def worked(number, rank, work):
+    return {**update(number, rank=rank), "work": work}
+
+
+def local_steps(records):
+    found = re.search(r"^local steps +(.*)$", summarise(records).text(), re.MULTILINE)
+    return found and found[1]
+
+
+def test_a_work_policy_gives_a_line_by_speed_group():
+    lines = [worked(1, 0, 1.0), worked(2, 1, 0.8), worked(3, 7, 0.1), worked(4, 7, 0.3)]
+    # Ranks 0 and 1 of the eight are a group, and 6 and 7; of two there is no update.
+    said = "mean 0.550 of the usual; by speed group 0.900 - - 0.200"
+    assert local_steps([RUN, *lines]) == said
+    assert summarise([RUN, *lines]).mean_work == pytest.approx(0.55)
+    # Nobody knows how many ranks there are.
+    said = "mean 0.950 of the usual; by speed group 1.00 0.900"
+    assert local_steps([BARE, worked(1, 0, 1.0), worked(2, 1, 0.9)]) == said
+
+
+def test_groups_that_train_alike_are_one_number_and_none_without_a_policy():
+    eight = [worked(n, n - 1, 2.5) for n in range(1, 9)]
+    assert local_steps([RUN, *eight]) == "mean 2.50 of the usual"
+    assert local_steps([RUN, update(1), update(2, rank=7)]) is None
+    assert local_steps([RUN]) is None
+    assert summarise([RUN, update(1)]).mean_work is None
 
 
 def test_a_run_whose_time_is_up_is_complete():
