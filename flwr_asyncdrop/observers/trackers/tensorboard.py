@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -73,8 +74,13 @@ class TensorBoardTracker(Tracker):
         """Open a file in place of those that are there, and write the settings."""
         for path in self.folder.glob(f"{_PREFIX}*"):
             path.unlink()
-        place = self._open(uuid4().hex, {})
-        self._add([_session(settings, began)], 0, began)
+        try:
+            place = self._open(uuid4().hex, {})
+            self._add([_session(settings, began)], 0, began)
+        except OSError:  # the run resumes as one that was not tracked before
+            with suppress(OSError):
+                self._file.unlink()
+            raise
         return self.where(place)
 
     def resume(self, place: StateDict, update: int, began: float) -> StateDict:
@@ -90,7 +96,7 @@ class TensorBoardTracker(Tracker):
                 continue
             with path.open("rb+") as file:
                 file.truncate(length)
-        return self._open(place["run"], lengths)
+        return self.where(self._open(place["run"], lengths))
 
     def write(self, values: Mapping[str, float], update: int, at: float) -> None:
         """Write scalars."""

@@ -5,6 +5,7 @@ import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, ParamSpec, TypeVar
 
@@ -43,6 +44,7 @@ class Tracker(Callback):
     at each evaluation              ``SOURCE/METRIC``; the source is ``server`` or
                                     ``clients``
     at the end of each round        ``train/METRIC``, means over the round's updates;
+                                    ``aggregator/METRIC``, means over its steps;
                                     ``round/staleness`` (mean), ``round/late``,
                                     ``round/failures``; ``total/bytes_down``,
                                     ``total/bytes_up``, ``total/failures``,
@@ -52,7 +54,8 @@ class Tracker(Callback):
                                     ``bytes_up``, ``failures``, and how it ended
     ==============================  ==================================================
 
-    Clients choose names: there are at most 32 of ``train``, and 32 of evaluations.
+    Others choose names: there are at most 32 of ``train``, of ``aggregator``, and of
+    evaluations.
 
     Parameters
     ----------
@@ -95,13 +98,15 @@ class Tracker(Callback):
     ) -> None:
         """Write what the run came to, and let go of it."""
 
+    def release(self) -> None:
+        """Let go of a run that gets no more points; nothing by default."""
+
     def where(self, place: StateDict) -> StateDict:
-        """Return what `resume` needs, as it is now."""
+        """Return what `resume` needs, as it is after a write."""
         return place
 
     def state_dict(self) -> StateDict:
         """Return where the points go, and the round that is not full yet."""
-        self._note_place()
         return {
             "place": self._place,
             "began": self._began,
@@ -137,11 +142,9 @@ class Tracker(Callback):
         self._begun = True
         if self._is_new:
             settings = {**self._settings, "seed": state.seed, **_versions()}
-            place = self._guard(self.begin, settings, self._began)
+            self._at_place(self.begin, settings, self._began)
         else:
-            place = self._guard(self.resume, self._place, state.updates, self._began)
-        if place is not None:
-            self._place = place
+            self._at_place(self.resume, self._place, state.updates, self._began)
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Add the update to its round."""
@@ -163,7 +166,7 @@ class Tracker(Callback):
             "total/rounds": number,
         }
         self._round = RoundMeans()
-        self._guard(self.write, values, state.updates, self._began + state.time)
+        self._at_place(self._points, values, state.updates, self._began + state.time)
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Write the numbers that it found, where the model was that it is of."""
@@ -175,7 +178,7 @@ class Tracker(Callback):
                 self._evaluated.add(key)
                 values[key] = float(value)
         at = self._began + evaluation.time
-        self._guard(self.write, values, evaluation.update, at)
+        self._at_place(self._points, values, evaluation.update, at)
 
     def on_interrupt(self, state: RunState) -> None:
         """Let go of the run, which can be resumed."""
@@ -185,8 +188,17 @@ class Tracker(Callback):
         """Write the summary."""
         self._finish(state, self._ending.outcome(state))
 
-    def _note_place(self) -> None:
-        place = self._guard(self.where, self._place)
+    def _points(
+        self, values: Mapping[str, float], update: int, at: float
+    ) -> StateDict:
+        self.write(values, update, at)
+        return self.where(self._place)
+
+    def _at_place(
+        self, call: Callable[P, StateDict], *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Call, and note the place that it returns: one that fails changes no place."""
+        place = self._guard(call, *args, **options)
         if place is not None:
             self._place = place
 
@@ -195,8 +207,7 @@ class Tracker(Callback):
             return
         summary = {"updates": float(state.updates), **_totals(state)}
         at = self._began + state.time
-        # A run that resumes goes on from here, without this end.
-        self._note_place()
+        # A run that resumes goes on from its last point, without this end.
         self._guard(self.finish, summary, state.updates, at, outcome)
         self._broken = True  # it is over
 
@@ -220,6 +231,9 @@ class Tracker(Callback):
                 self.tool,
                 one_line(error),
             )
+            if not isinstance(error, TimeoutError):
+                with suppress(Exception):
+                    TimedCall(self.release).result(self.patience)
         except BaseException:  # a second signal: the end waits for no tool
             self._broken = True
             raise

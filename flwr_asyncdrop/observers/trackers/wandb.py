@@ -106,6 +106,11 @@ class WandbTracker(Tracker):
         self._run.summary["outcome"] = outcome
         self._run.finish(exit_code=int(outcome != "finished"))
 
+    def release(self) -> None:
+        """Close the run: with its id it resumes once nobody has it open."""
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+
     def _open(self, run: str, began: float, config: dict[str, Any] | None) -> None:
         import wandb
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import threading
 import time
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr_asyncdrop import AsyncStrategy, speed_levels
 from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.observers import TensorBoardTracker
+from flwr_asyncdrop.observers import TensorBoardTracker, WandbTracker
 from flwr_asyncdrop.observers.trackers.mlflow import Names
 from flwr_asyncdrop.observers.trackers.round_means import RoundMeans
 from flwr_asyncdrop.observers.trackers.tracker import Tracker
@@ -53,6 +54,9 @@ class Notes(Tracker):
 
     def finish(self, summary, update, at, outcome):
         self._note("finish", dict(summary), outcome)
+
+    def release(self):
+        self._note("release")
 
     def of(self, what):
         return [call[1:] for call in self.calls if call[0] == what]
@@ -246,7 +250,7 @@ def run_with(callbacks):
 
 @pytest.mark.parametrize("fails_at", ["begin", "write", "finish"])
 def test_a_tool_that_fails_is_named_once_and_ends_no_run(fails_at, caplog):
-    notes = Notes([fails_at])
+    notes = Notes([fails_at, "release"])
     with caplog.at_level(logging.WARNING, logger="flwr.asyncdrop"):
         result = run_with([notes])
     assert max(result.evaluate_metrics_serverapp) == 3
@@ -255,7 +259,8 @@ def test_a_tool_that_fails_is_named_once_and_ends_no_run(fails_at, caplog):
     assert "Notes gets no more points" in said[0]
     assert "No space left on device" in said[0]
     assert len(notes.of(fails_at)) == 1
-    assert notes.calls[-1][0] == fails_at
+    # It is let go at once, and that may fail, too.
+    assert [call[0] for call in notes.calls[-2:]] == [fails_at, "release"]
 
 
 class Hangs(Notes):
@@ -330,6 +335,33 @@ def test_how_it_ended(error, outcome):
     ((summary, ended),) = notes.of("finish")
     assert ended == outcome
     assert summary["updates"] == (6 if error is None else 4)
+
+
+def test_a_run_in_weights_and_biases_that_broke_resumes_in_the_same_process(
+    tmp_path, caplog, monkeypatch
+):
+    pytest.importorskip("wandb", reason="needs wandb")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    tracker = WandbTracker(mode="offline", folder=tmp_path)
+    begin(tracker, state_of())
+    tracker.on_round(state_of(updates=1, time=1.0), 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker._run, "log", fail)
+        tracker.on_round(state_of(updates=2, time=2.0), 2)
+    saved = tracker.state_dict()
+    tracker.on_interrupt(state_of(updates=3))
+    again = WandbTracker(mode="offline", folder=tmp_path)
+    again.load_state_dict(saved)
+    caplog.clear()
+    resume(again, state_of(updates=3, time=3.0))
+    again.on_round(state_of(updates=4, time=4.0), 4)
+    again.on_end(state_of(updates=4, time=4.0))
+    assert caplog.records == []
+    (written,) = tmp_path.glob("wandb/written-*.json")
+    assert json.loads(written.read_text())["total/rounds"] == 4
 
 
 class TestTensorBoard:
@@ -416,6 +448,62 @@ class TestTensorBoard:
         tracker.on_end(state_of(updates=3, time=6.0, ended="timeout"))
         assert file.stat().st_size > length
         assert tracker.state_dict()["place"]["files"] == {file.name: length}
+
+    @pytest.fixture
+    def fails(self, monkeypatch):
+        """Return what makes a write stop half-way, or all of them go well again."""
+        add = TensorBoardTracker._record
+
+        def half(tracker, event):
+            add(tracker, event)
+            with tracker._file.open("rb+") as file:
+                file.truncate(file.seek(0, os.SEEK_END) - 3)
+            raise OSError(28, "No space left on device")
+
+        def fails(now):
+            record = half if now else add
+            monkeypatch.setattr(TensorBoardTracker, "_record", record)
+
+        return fails
+
+    def test_a_run_that_resumes_after_the_disk_was_full_has_all_points_before(
+        self, tmp_path, fails
+    ):
+        from tensorboard.backend.event_processing import event_accumulator
+
+        def add_round(tracker, number):
+            tracker.on_round(state_of(updates=number, time=float(number)), number)
+
+        tracker = TensorBoardTracker(tmp_path)
+        begin(tracker, state_of())
+        add_round(tracker, 1)
+        tracker.state_dict()
+        add_round(tracker, 2)
+        fails(True)
+        add_round(tracker, 3)
+        fails(False)
+        add_round(tracker, 4)
+        saved = tracker.state_dict()
+        again = TensorBoardTracker(tmp_path)
+        again.load_state_dict(saved)
+        resume(again, state_of(updates=4, time=4.0))
+        add_round(again, 5)
+        reader = event_accumulator.EventAccumulator(str(tmp_path))
+        reader.Reload()
+        assert [e.step for e in reader.Scalars("total/rounds")] == [1, 2, 5]
+
+    def test_a_run_that_could_not_begin_here_can_resume_here(self, tmp_path, fails):
+        tracker = TensorBoardTracker(tmp_path)
+        fails(True)
+        begin(tracker, state_of())
+        fails(False)
+        again = TensorBoardTracker(tmp_path)
+        again.load_state_dict(tracker.state_dict())
+        resume(again, state_of(updates=4, time=4.0))
+        (file,) = tmp_path.iterdir()
+        length = file.stat().st_size
+        again.on_round(state_of(updates=5, time=5.0), 1)
+        assert file.stat().st_size > length
 
     def test_files_of_others_stay_when_a_run_resumes(self, tmp_path):
         tracker = TensorBoardTracker(tmp_path)
