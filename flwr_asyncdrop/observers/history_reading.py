@@ -13,8 +13,6 @@ from flwr_asyncdrop.paths import AnyPath, as_path
 def read_history(path: AnyPath) -> Iterator[Record]:
     """Yield the lines of a history file; DataError for a file of anything else."""
     path = as_path("path", path)
-    if path.exists() and not path.is_file():  # a pipe, or a device without an end
-        raise DataError(f"cannot read the history {path}: it is not a file")
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
             record = json.loads(line)
@@ -30,6 +28,8 @@ def read_history(path: AnyPath) -> Iterator[Record]:
 def _whole_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file one by one: long runs have many."""
     try:
+        if path.exists() and not path.is_file():  # a pipe, or a device without an end
+            raise DataError(f"cannot read the history {path}: it is not a file")
         with path.open(encoding="utf-8", newline="\n") as file:
             for line in file:
                 # A run that was killed may leave half a line behind.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 from flwr_asyncdrop.readable import (
     Notation,
@@ -13,6 +13,9 @@ from flwr_asyncdrop.readable import (
 
 _LONGEST_NAME = 60  # characters of a metric's
 _ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
+
+LARGEST: Final = 1e300
+"""Numbers beyond it are taken for infinity: neither sums nor axes could hold them."""
 
 
 @dataclass(frozen=True)

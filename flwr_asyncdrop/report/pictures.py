@@ -94,7 +94,8 @@ def _facts(log: RunLog) -> Iterator[str]:
     if in_flight := log.fact("in_flight"):
         yield f"{in_flight:,} in flight"
     if drop_rate := log.fact("drop_rate"):
-        yield f"drop rate {drop_rate:g}"
+        is_text = isinstance(drop_rate, str)  # of an algorithm of one's own
+        yield f"drop rate {drop_rate if is_text else format(drop_rate, 'g')}"
     yield f"seed {log.run['seed']}"
     yield f"{log.totals.updates:,} updates"
     if log.joules is not None:

@@ -16,7 +16,7 @@ from flwr_asyncdrop.observers.history_lines import Record
 from flwr_asyncdrop.observers.history_reading import without_wall
 from flwr_asyncdrop.observers.left_out import LeftOut
 from flwr_asyncdrop.readable import headline, printable
-from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.metric import LARGEST, Metric
 from flwr_asyncdrop.report.step_metrics import StepMetrics
 from flwr_asyncdrop.report.tasks import Columns, Steps, Tasks, Updates
 
@@ -43,8 +43,8 @@ class Point:
 class Curve:
     """The headline metric over time: one point or more, in the order of time.
 
-    `source` is who evaluated: ``"server"`` or ``"clients"``. Points are finite; a run
-    `diverged` whose last evaluation has no finite value.
+    `source` is who evaluated: ``"server"`` or ``"clients"``. Points are finite, and not
+    beyond `LARGEST`; a run `diverged` whose last evaluation has no such value.
     """
 
     metric: Metric
@@ -255,9 +255,9 @@ class RunLog:
             lines = [line for line in self.evaluations if line["source"] == source]
             named = (headline(line["metrics"]) for line in lines)
             name = next((metric[0] for metric in named if metric is not None), None)
-            if name is not None:
-                diverged = headline({name: lines[-1]["metrics"].get(name)}) is None
-                points = _points(lines, name)
+            points = () if name is None else _points(lines, name)
+            if name is not None and points:
+                diverged = _value(lines[-1], name) is None
                 metric = Metric.of(name, [point.value for point in points])
                 return Curve(metric, source, points, diverged)
         return None
@@ -280,10 +280,10 @@ def check_schema(run: Record, name: str) -> None:
 def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
     points = []
     for line in evaluations:
-        metric = headline({name: line["metrics"].get(name)})
-        if metric is not None:
+        value = _value(line, name)
+        if value is not None:
             point = Point(
-                value=metric[1],
+                value=value,
                 time=line["time"],
                 update=line["update"],
                 num_bytes=line["bytes_down"] + line["bytes_up"],
@@ -291,6 +291,12 @@ def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:
             )
             points.append(point)
     return tuple(points)
+
+
+def _value(evaluation: Record, name: str) -> float | None:
+    """Return a metric of an evaluation; None if it has none that can be drawn."""
+    metric = headline({name: evaluation["metrics"].get(name)})
+    return None if metric is None or abs(metric[1]) > LARGEST else metric[1]
 
 
 def joules_of(point: Point) -> float:

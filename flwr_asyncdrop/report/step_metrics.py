@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from flwr_asyncdrop.report.metric import LARGEST
 from flwr_asyncdrop.report.tasks import Floats
 
 _MOST_CURVES = 6
 
 
 class StepMetrics:
-    """The finite numbers of ``step`` lines, of the first names that come.
+    """The numbers of ``step`` lines up to `LARGEST`, of the first names that come.
 
     An aggregator of somebody's own may say a number for each layer: of the names for
     which there is no room, `num_names` says how many there are.
@@ -41,9 +42,10 @@ class StepMetrics:
                 continue
             if not math.isfinite(value):
                 raise ValueError(f"the number {name!r} of a step is {value}")
-            times, values = self._curves[name]
-            times.append(record["time"])
-            values.append(value)
+            if abs(value) <= LARGEST:
+                times, values = self._curves[name]
+                times.append(record["time"])
+                values.append(value)
 
     def curves(self) -> Iterator[tuple[str, Floats, Floats]]:
         """Yield each name with its times and values, of one length, which may be 0."""

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path, tidied
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.drawing import require_matplotlib
-from flwr_asyncdrop.report.runlog import RunLog
+from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, drafts_of, write_whole
@@ -47,14 +46,14 @@ def draw_run(history: AnyPath, png: AnyPath) -> Path:
     Raises
     ------
     DataError
-        If the history cannot be read.
+        If the history cannot be read, or is damaged.
     MissingExtraError
         If Matplotlib is not installed, or does not know what MPLBACKEND names.
     """
     require_matplotlib()
     from flwr_asyncdrop.report.pictures import draw_log
 
-    log = RunLog.from_records(read_history(history), f"the history {history}")
+    log = read_log(as_path("path", history))
     return draw_log(log, as_path("png", png))
 
 
@@ -183,7 +182,7 @@ def _pictures_there(out: Path) -> set[str]:
     """Return the names of the pictures of an earlier report, from its table."""
     try:
         names = json.loads((out / "table.json").read_bytes())["pictures"]
-        return {name for name in names if _is_ours(name)}
+        return {name for name in names if isinstance(name, str) and _is_ours(name)}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return set()
 
@@ -191,7 +190,8 @@ def _pictures_there(out: Path) -> set[str]:
 def _is_ours(name: str) -> bool:
     """Return whether a report may have drawn a file, which no other place has."""
     folder, _, own = name.rpartition("/")
-    return Path(own).name == own and (folder, Path(own).suffix) in _PICTURES
+    is_a_name = Path(own).name == own and "\0" not in own
+    return is_a_name and (folder, Path(own).suffix) in _PICTURES
 
 
 def _as_paths(folders: Sequence[AnyPath]) -> list[Path]:

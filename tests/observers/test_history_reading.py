@@ -27,6 +27,8 @@ def test_half_a_last_line_of_a_killed_run_is_left_out(tmp_path):
     assert list(read_history(path)) == [{"event": "run"}]
 
 
-def test_a_missing_file_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ["none.jsonl", "x" * 300, "file/none.jsonl"])
+def test_a_file_that_is_not_there_or_cannot_be_is_refused(tmp_path, name):
+    (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot read the history"):
-        list(read_history(tmp_path / "none.jsonl"))
+        list(read_history(tmp_path / name))

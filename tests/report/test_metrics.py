@@ -8,6 +8,7 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.report import summarise, write_report
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.metric import Metric
+from flwr_asyncdrop.report.pagedata import page_data
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.report.tables import columns, notes
 from flwr_asyncdrop.report.target import choose_target
@@ -40,6 +41,17 @@ FJORD = series("async-fjord", {0: [90, 80, 85]}, metric="perplexity")
 BUFFER = series("fedbuff", {0: [60, 40, 50], 1: [60, 60, 70]}, metric="perplexity")
 HETERO = series("hetero-asyncdrop", {0: [50, 45, 20]}, metric="perplexity")
 ALL = [FJORD, BUFFER, HETERO]
+
+
+def test_a_value_that_no_sum_can_hold_is_that_of_a_run_that_diverged():
+    """A perplexity is an exponential: that of a loss of 708 is 1e307."""
+    rising = series("fedbuff", {0: [90, 1e307], 1: [90, 1.7e308]}, metric="perplexity")
+    (row,) = compare([rising], 100).rows
+    assert (row.diverged, row.best.mean) == ([0, 1], 90)
+    page = json.loads(page_data([rising], compare([rising], 100)))
+    assert page["rows"][0]["bands"]["time"]["high"] == [90]
+    never = history("fedbuff", 0, [-1e307, 1e308], metric="loss")
+    assert "not evaluated" in summarise(never).text()
 
 
 def test_the_best_perplexity_is_the_least_and_the_target_is_below():

@@ -155,6 +155,11 @@ def test_header_says_what_was_run():
     ]
 
 
+def test_the_drop_rate_of_an_algorithm_of_ones_own_may_be_a_text():
+    run = {**RUN, "config": {"drop-rate": "0.5 of conv1"}}
+    assert " · drop rate 0.5 of conv1 · " in header([{**run, "devices": 9}])[1]
+
+
 def test_a_long_header_is_written_smaller():
     long = {**RUN, "algorithm": "package.module:" + "Algorithm" * 12}
     sizes = []

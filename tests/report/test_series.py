@@ -330,6 +330,25 @@ def test_a_history_without_a_readable_first_line_is_refused_by_name(tmp_path, li
         draw_run(path, tmp_path / "run.png")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: lines[0].pop("wall"),
+        lambda lines: lines[0].update(config=3),
+        lambda lines: lines[1].pop("time"),
+        lambda lines: lines.insert(1, {"event": "update", **lines[1]["wall"]}),
+        lambda lines: lines.append(lines[0]),
+    ],
+)
+def test_a_damaged_history_is_not_drawn_and_named(tmp_path, change):
+    lines = [dict(line) for line in history("a", 0, [0.5, 0.75])]
+    change(lines)
+    path = write(tmp_path / "a" / "seed-0", lines)
+    with pytest.raises(DataError, match=f"the history {path} is damaged"):
+        draw_run(path, tmp_path / "run.png")
+    assert not (tmp_path / "run.png").exists()
+
+
 def with_updates(numbers):
     first, *rest = history("fedavg", 0, (0.5,))
     updates = [

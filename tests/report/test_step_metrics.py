@@ -67,6 +67,15 @@ def test_of_many_names_the_first_are_drawn():
     assert list(drawn) == [f"layer {n}" for n in range(6)]
 
 
+def test_what_no_axis_can_hold_is_left_out_too(tmp_path):
+    log = log_of({"a": -1.7e308}, {"a": 1.7e308}, {"a": 1e300}, {"a": -1e300})
+    ((_, _, values),) = log.step_metrics.curves()
+    assert values.tolist() == [1e300, -1e300]
+    figure = Figure(figsize=(7.0, 2.5), layout="constrained")
+    draw_step_metrics(figure, log)
+    figure.savefig(tmp_path / "drawn.png")
+
+
 def test_names_of_strangers_are_shown_as_they_are():
     _, drawn = panels(log_of({"$a_b$ <b>\n|": 1.0, "x" * 500: 2.0}))
     first, second = drawn

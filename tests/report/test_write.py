@@ -431,6 +431,19 @@ def test_labels_that_a_disk_takes_for_one_have_pictures_of_their_own(tmp_path):
     assert len(as_one) == len(labels)
 
 
+@pytest.mark.parametrize(
+    "pictures", [3, [1, None, ["a.png"]], ["a\0.png", "../a.png"], "a.png", {}]
+)
+def test_a_table_of_somebody_else_is_no_obstacle(tmp_path, pictures):
+    write(tmp_path / "one" / "seed-0", history("fedbuff", 0, [0.2, 0.6]))
+    out = tmp_path / "report"
+    out.mkdir()
+    (out / "table.json").write_text(json.dumps({"pictures": pictures}))
+    (tmp_path / "a.png").write_text("mine")
+    assert write_report([tmp_path / "one"], out).exists()
+    assert (tmp_path / "a.png").exists()
+
+
 def test_a_picture_whose_label_has_another_case_now_is_not_deleted(tmp_path):
     out = tmp_path / "report"
     write(tmp_path / "one" / "seed-0", history("fedbuff", 0, [0.2, 0.6]))
