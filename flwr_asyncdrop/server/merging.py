@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.parameters import plain
@@ -105,6 +106,8 @@ def metrics_of(aggregator: Aggregator) -> dict[str, float]:
         metrics = {name: plain(value) for name, value in found.items()}
         named = all(isinstance(name, str) for name in metrics)
         if named and all(isinstance(value, int | float) for value in metrics.values()):
+            if fault := wire.too_large(metrics):
+                raise ConfigError(f"metrics of {name_of(aggregator)}: {fault}")
             return metrics
     raise ConfigError(
         f"metrics of {name_of(aggregator)} returned {printable(shown(found))}: return "

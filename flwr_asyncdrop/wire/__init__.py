@@ -44,7 +44,12 @@ from flwr_asyncdrop.wire.frozen import (
     without_frozen,
 )
 from flwr_asyncdrop.wire.kept import Kept, kept_entries, read_kept
-from flwr_asyncdrop.wire.metrics import MAX_EXAMPLES, flat_metrics, metric_record
+from flwr_asyncdrop.wire.metrics import (
+    MAX_EXAMPLES,
+    flat_metrics,
+    metric_record,
+    too_large,
+)
 from flwr_asyncdrop.wire.npy import (
     array_bytes,
     copy_of_record,
@@ -142,6 +147,7 @@ __all__ = [
     "read_task",
     "records_of",
     "to_record",
+    "too_large",
     "trace_ids",
     "traceparent",
     "unpack",

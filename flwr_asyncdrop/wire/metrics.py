@@ -62,18 +62,43 @@ def read_metrics(
 def metric_record(metrics: object, source: str) -> MetricRecord | None:
     """Return what a user's function returned as a record; a dict of numbers will do.
 
-    None stays None. ConfigError, which names the `source`, for anything else.
+    None stays None. ConfigError, which names the `source`, for anything else, and for
+    integers of more than 64 bits.
     """
-    if metrics is None or isinstance(metrics, MetricRecord):
-        return metrics
+    if metrics is None:
+        return None
+    record = metrics if isinstance(metrics, MetricRecord) else _as_record(metrics)
+    if record is None:
+        said = printable(shown(metrics))
+        raise ConfigError(f"{source} returned {said}: return a MetricRecord, or None")
+    if fault := too_large(record):
+        raise ConfigError(f"{source}: {fault}")
+    return record
+
+
+def _as_record(metrics: object) -> MetricRecord | None:
+    """Return a dict of numbers as a record, None for what is none."""
+    if not isinstance(metrics, Mapping):
+        return None
     try:
-        if isinstance(metrics, Mapping):
-            return MetricRecord({name: plain(v) for name, v in metrics.items()})
+        return MetricRecord({name: plain(v) for name, v in metrics.items()})
     except (TypeError, ValueError):
-        pass
-    raise ConfigError(
-        f"{source} returned {printable(shown(metrics))}: return a MetricRecord, or None"
-    )
+        return None
+
+
+def too_large(metrics: Mapping[str, object]) -> str:
+    """Say which metric has an integer of more than 64 bits; "" if none has.
+
+    Neither a message can hold it, nor maybe a float.
+    """
+    for name, value in metrics.items():
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
+                return (
+                    f"the metric {shown(name)} is {shown(number)}: return integers of "
+                    "64 bits, or a float"
+                )
+    return ""
 
 
 def flat_metrics(content: RecordDict) -> dict[str, float | int]:
@@ -101,14 +126,9 @@ def _check_size(records: Mapping[str, MetricRecord]) -> None:
             f"the lists of the reply's metrics have {numbers:,} numbers: return at "
             f"most {_MOST_NUMBERS:,}",
         )
-    for name, value in metrics:
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int) and abs(number) > _LARGEST_INTEGER:
-                raise ReplyError(
-                    "metrics",
-                    f"the metric {shown(name)} is {shown(number)}: return integers of "
-                    "64 bits, or a float",
-                )
+    for record in records.values():
+        if fault := too_large(record):
+            raise ReplyError("metrics", fault)
 
 
 def _check_names(records: Mapping[str, MetricRecord]) -> None:

@@ -164,6 +164,18 @@ def test_what_is_no_numbers_by_name_is_refused(returned, says):
     assert says in str(error.value)
 
 
+def test_an_integer_that_no_float_can_hold_is_refused():
+    """It ended the run in an OverflowError of whoever draws it."""
+
+    class Wrong(Pairs):
+        def metrics(self):
+            return {"count": 10**5000}
+
+    says = "^metrics of Wrong: the metric 'count' is a number of 16610 bits: return int"
+    with pytest.raises(ConfigError, match=says):
+        start(Wrong())
+
+
 def test_one_that_has_them_as_an_attribute_is_refused():
     class Taken(Pairs):
         def __init__(self):

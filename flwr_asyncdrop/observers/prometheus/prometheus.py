@@ -57,7 +57,7 @@ class PrometheusMetrics(Callback):
         port = in_interval("[0, 65535]").check("port", port)
         devices_up_to = whole_from(0).check("devices_up_to", devices_up_to)
         require("prometheus_client", "monitoring")
-        self.port = port
+        self.port = self._asked = port
         self._address = address
         self._run = dict(run or {})
         self._devices_up_to = devices_up_to
@@ -107,11 +107,11 @@ class PrometheusMetrics(Callback):
             )
         )
         try:
-            server, thread = start_http_server(self.port, self._address, registry)
+            server, thread = start_http_server(self._asked, self._address, registry)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or one_line(error)
             raise ConfigError(
-                f"metrics-port={self.port} on {self._address!r} cannot be opened "
+                f"metrics-port={self._asked} on {self._address!r} cannot be opened "
                 f"({reason}): choose another metrics-port or metrics-address, "
                 "or leave them out"
             ) from error

@@ -188,9 +188,7 @@ class Tracker(Callback):
         """Write the summary."""
         self._finish(state, self._ending.outcome(state))
 
-    def _points(
-        self, values: Mapping[str, float], update: int, at: float
-    ) -> StateDict:
+    def _points(self, values: Mapping[str, float], update: int, at: float) -> StateDict:
         self.write(values, update, at)
         return self.where(self._place)
 

@@ -393,6 +393,16 @@ class TestThePort:
         with pytest.raises(ConfigError, match=r"on '192\.0\.2\.1' cannot be"):
             run.go()
 
+    def test_any_port_that_is_free_is_another_one_for_the_next_run(self):
+        metrics = PrometheusMetrics(0)
+        watched(HandlerGrid(plus_one), metrics, seconds=(1.0, 2.0, 3.0))
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", metrics.port))
+            taken.listen()
+            watched(HandlerGrid(plus_one), metrics, seconds=(1.0, 2.0, 3.0))
+            assert metrics.port != taken.getsockname()[1]
+
     def test_two_runs_at_a_time_have_ports_and_numbers_of_their_own(self):
         with Started() as one, Started() as other:
             one.metrics.on_dispatch(one.state, ORDER)
@@ -407,7 +417,6 @@ class TestThePort:
         for _ in range(2):
             grid = HandlerGrid(plus_one)
             _, scrapes = watched(grid, metrics, seconds=(1.0, 2.0, 3.0))
-            metrics.port = 0
         # Counters are those of the process.
         assert sum(scrapes[-1].by("asyncdrop_updates_total", "tier").values()) == 12
 
