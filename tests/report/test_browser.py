@@ -3,6 +3,7 @@
 import shutil
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from flwr_asyncdrop.report import write_report
@@ -175,6 +176,20 @@ def test_lines_that_are_too_many_for_labels_beside_them_have_none(opened, tmp_pa
     for button in page.locator("#legend button").all()[:30]:
         button.click()
     assert page.locator("#plot .label").count() == 10
+
+
+@pytest.mark.parametrize("value", [0.3, 1e22, -7e-7])
+def test_a_line_that_differs_from_the_target_in_its_last_bit_alone_is_drawn(
+    opened, tmp_path, value
+):
+    """So many steps of so small a size were asked for that the page hung."""
+    lines = history("fedbuff", 0, [value] * 2, metric="score")
+    write(tmp_path / "fedbuff" / "seed-0", lines)
+    out = tmp_path / "report"
+    target = float(np.nextafter(value, np.inf))
+    page = opened(page_of=write_report([tmp_path], out, target=target))
+    assert page.locator("#plot .series").count() == 1
+    assert page.locator("#plot .axes line").count() < 40
 
 
 @pytest.mark.parametrize("target", [0.2, 0.4321, 0.56, 0.62, 0.7777, 0.99, TARGET])

@@ -85,7 +85,9 @@ function layOut(rows) {
     ([a, b], value) => [Math.min(a, value), Math.max(b, value)],
     [Infinity, -Infinity],
   );
-  const room = (high - low || Math.abs(high) || 1) * 0.05;
+  // Less is the rounding of what is drawn, and has no numbers for its steps.
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const room = (high - low > 1e-9 * size ? high - low : size || 1) * 0.05;
   low = data.metric.share ? Math.max(0, low - room) : low - room;
   high = data.metric.share ? Math.min(1, high + room) : high + room;
   const longest = Math.max(0, ...rows.map((row) => row.label.length));
