@@ -1,19 +1,20 @@
 """Run a model with fixed random draws, and along a path that its data did not take."""
 
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import ExitStack
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
+from flwr_asyncdrop.submodel.drawn import Follower, Watch
 
 Outcomes: TypeAlias = Mapping[int, bool]
-"""Number of a truth value read from a tensor, in the order of the pass -> its value."""
+"""Number of a truth value, in the order of the pass -> its value."""
 
 MIDDLE, EXTREMES = 0.3, (0.001, 0.999)
 """Levels of random numbers: an ordinary one, and those that take rare branches."""
@@ -33,9 +34,13 @@ class FixedDraws(DispatchMode):
         Where in their range, in (0, 1), the numbers lie: a branch on a random number
         takes one path at a low level and the other at a high one.
     outcomes : mapping of int to bool
-        What truth values read from tensors (``if x.mean() > 0``) shall be.
-    note : callable, optional
-        Gets the tensors that are drawn and do not depend on the level.
+        What truth values read from tensors (``if x.mean() > 0``), and of numbers that
+        Python draws (``if random.random() < 0.1``), shall be.
+    follows : bool
+        Whether numbers that Python draws are followed. Some code takes plain ones only.
+    watch : Watch, optional
+        Hears of the tensors that are drawn and do not depend on the level, and of
+        those numbers.
 
     Attributes
     ----------
@@ -49,15 +54,51 @@ class FixedDraws(DispatchMode):
         self,
         level: float = MIDDLE,
         outcomes: Outcomes | None = None,
-        note: Callable[[Tensor], None] | None = None,
+        *,
+        follows: bool = True,
+        watch: Watch | None = None,
     ) -> None:
         super().__init__()
-        self._note = note
+        self._watch = watch or Watch()
         self._level = level
         self._outcomes = outcomes or {}
         self.truths: list[bool] = []
         self.uses_level = False
         self._seeded: list[torch.Generator] = []
+        self._drawn: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+        self._follows, self._stack = follows, ExitStack()
+        self._follower = Follower(self._watch, self._choose, self._is_drawn)
+
+    def __enter__(self) -> Self:
+        """Begin, and follow numbers that Python draws."""
+        super().__enter__()  # type: ignore[no-untyped-call]
+        if self._follows:
+            self._stack.enter_context(self._follower.following())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """End."""
+        self._stack.close()
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    @property
+    def has_followed(self) -> bool:
+        """Whether there was a number to follow."""
+        return self._follower.has_followed
+
+    def _choose(self, value: bool) -> bool:
+        self._watch.note_choice()
+        return self._decide(bool(value))
+
+    def _decide(self, value: bool) -> bool:
+        """Return what the next truth value shall be, which is `value` by itself."""
+        decided = self._outcomes.get(len(self.truths), value)
+        self.truths.append(decided)
+        return decided
+
+    def _is_drawn(self, tensor: Tensor) -> bool:
+        """Whether a tensor is as it was drawn, and does not depend on the level."""
+        return self._drawn.get(tensor) == tensor._version
 
     def operate(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -69,9 +110,7 @@ class FixedDraws(DispatchMode):
         repeats = is_random and self._repeats(kwargs.get("generator"))
         result = func(*args, **kwargs)
         if isinstance(result, bool):
-            number = len(self.truths)
-            result = self._outcomes.get(number, result)
-            self.truths.append(result)
+            result = self._decide(result)
         elif is_random and not repeats:
             draw = _DRAWS.get(func.overloadpacket.__name__)
             by_level = draw in (_uniform, _normal, _exponential)
@@ -80,8 +119,9 @@ class FixedDraws(DispatchMode):
                 names = (entry.name for entry in func._schema.arguments)
                 arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
-            if self._note is not None and not by_level and isinstance(result, Tensor):
-                self._note(result)
+            if not by_level and isinstance(result, Tensor):
+                self._watch.note_drawn(result)
+                self._drawn[result] = result._version
         return result
 
     def _with_one_slope(
@@ -158,29 +198,3 @@ _DRAWS: dict[str, _Draw] = {
 
 
 _SLOPES = (torch.ops.aten.rrelu_with_noise, torch.ops.aten.rrelu_with_noise_)
-
-
-def python_generators() -> tuple[Any, ...]:
-    """Return the states of Python's and of NumPy's global generator."""
-    state: Any = np.random.get_state()  # noqa: NPY002
-    _, numbers, *others = state
-    return random.getstate(), numbers.tobytes(), others
-
-
-@contextmanager
-def same_random_state() -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's generators; put their states back."""
-    own = torch.default_generator  # torch.manual_seed asks for GPUs, which takes longer
-    # Models draw from NumPy's global generator too.
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    state = own.get_state()
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    own.manual_seed(0)
-    torch.rand(1, generator=own)  # so that it is not as if the model had just seeded it
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-        own.set_state(state)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 from flwr_asyncdrop.readable import kind_and_line
-from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.held import cut, holding, silencing, taken
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
@@ -179,9 +179,9 @@ def _train(
     with (
         kept_state(model, written),
         torch.enable_grad(),
-        same_random_state(),
+        same_random_state(model),
         warnings.catch_warnings(action="ignore"),
-        FixedDraws(way.level, way.outcomes),
+        way.draws(),
         own_precision(model),
         _taking(tensors, take),
     ):

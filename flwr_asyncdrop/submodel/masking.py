@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.submodel.draws import same_random_state
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.narrow import load_submodel
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import mapped
@@ -57,7 +57,7 @@ def check_maskable(
 def _gives_numbers(model: nn.Module, state: State, example: Example) -> bool:
     """Whether all that a copy of the model gives with these weights is finite."""
     tried = load_submodel(model, state, scale=False).eval()
-    with same_random_state():
+    with same_random_state(tried):
         given = mapped(as_given(example, model), Tensor.clone)
         outputs = tensors_within(given.run(tried))
     return all(bool(output.isfinite().all()) for output in outputs)

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.drawn import Drawn
+
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _LEAVES = (Tensor, *_PLAIN)
 _NO_ATTRIBUTES = ("__dict__", "__weakref__")
@@ -17,18 +19,24 @@ def leaves(value: Any) -> Iterator[Any]:
     """Yield the tensors and plain values within `value`, in order.
 
     It looks into mappings, sequences, dataclasses and other objects' attributes, which
-    may be slots. Not into modules and functions, nor into caches, such as the keys and
-    values that a Transformer keeps for the next token: a submodel's are narrower, and
-    training does not see them.
+    may be slots. Not into modules, functions and numbers that are followed, nor into
+    caches, such as the keys and values that a Transformer keeps for the next token: a
+    submodel's are narrower, and training does not see them.
     """
+    return (part for part in parts(value) if isinstance(part, _LEAVES))
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Yield `value` and all within it, as `leaves` looks into it."""
     seen: dict[int, Any] = {}  # objects by their ids, which stay theirs meanwhile
     left = [value]
     while left:
         value = left.pop()
-        if isinstance(value, _LEAVES):
+        if isinstance(value, _LEAVES) and not isinstance(value, Drawn):
             yield value
         elif id(value) not in seen and not _is_cache(value):
             seen[id(value)] = value
+            yield value
             left.extend(reversed(_parts(value)))
 
 
@@ -42,7 +50,7 @@ def _parts(value: Any) -> Sequence[Any]:
         return list(value.values())
     if isinstance(value, (list, tuple, set, frozenset, deque, ValuesView)):
         return list(value)
-    if isinstance(value, (type, nn.Module, FunctionType, MethodType)):
+    if isinstance(value, (type, nn.Module, FunctionType, MethodType, Drawn)):
         return []
     return list(_attributes(value).values())
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.draws import MIDDLE, Outcomes
+from flwr_asyncdrop.submodel.drawn import Watch
+from flwr_asyncdrop.submodel.draws import MIDDLE, FixedDraws, Outcomes
 from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
 from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant
 from flwr_asyncdrop.submodel.types import Example, is_inexact
@@ -27,7 +28,10 @@ class Pass:
     level : float
         Where in their range random numbers lie.
     outcomes : mapping of int to bool
-        Truth values read from tensors that are set, by their number in the pass.
+        Truth values that are set, by their number in the pass.
+    follows : bool
+        Whether numbers that Python draws are followed. Some models take plain ones
+        only.
     watched : bool
         Whether a dispatch mode fixes random numbers and truth values. Some models do
         not run under one.
@@ -37,7 +41,12 @@ class Pass:
     training: bool
     level: float = MIDDLE
     outcomes: Outcomes = field(default_factory=dict)
+    follows: bool = True
     watched: bool = True
+
+    def draws(self, watch: Watch | None = None) -> FixedDraws:
+        """Return the context of what is drawn, and of the path."""
+        return FixedDraws(self.level, self.outcomes, follows=self.follows, watch=watch)
 
     def cast(self, change: Callable[[Tensor], Tensor]) -> "Pass":
         """Return the pass with `change` applied to its tensors."""

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.caches import kept_caches
-from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws, same_random_state
+from flwr_asyncdrop.submodel.compare import are_near
+from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
 from flwr_asyncdrop.submodel.nested import leaves
@@ -74,6 +76,21 @@ class Probe:
         """Return what `model`, by default the probe's own, gives on the first pass."""
         return run(self.model if model is None else model, self.passes[0])
 
+    def is_steady(self) -> bool:
+        """Whether the model gives the same again on the same pass, in both modes.
+
+        One that draws from a generator that nobody finds does not.
+        """
+        ways = {way.training: way for way in reversed(self.passes)}.values()
+        for way in ways:
+            outputs = []
+            for _ in range(2):
+                with kept_state(self.model, self.written):
+                    outputs.append(run(self.model, way))
+            if not are_near(*outputs):
+                return False
+        return True
+
 
 def is_large(model: nn.Module) -> bool:
     """Tell whether runs of `model` are too costly for many of them."""
@@ -89,10 +106,10 @@ def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[An
     """Return the leaves of what `model` gives on a pass; it may change its buffers."""
     model.train(way.training)
     with ExitStack() as stack:
-        stack.enter_context(same_random_state())
+        stack.enter_context(same_random_state(model))
         stack.enter_context(warnings.catch_warnings(action="ignore"))
         if way.watched:
-            stack.enter_context(draws or FixedDraws(way.level, way.outcomes))
+            stack.enter_context(draws or way.draws())
             stack.enter_context(own_precision(model))
         # Models may write on what they are given.
         return list(leaves(way.cast(Tensor.clone).example.run(model)))
@@ -275,8 +292,8 @@ def _passes(
         kinds: list[Example] = []
         for kind in prepared(example, dtype, generator):
             kinds.append(kind)
-            ways = [Pass(kind, training) for training in (False, True)]
-            failures = [_failure(model, way, seen) for way in ways]
+            tried = [_tried(model, Pass(kind, mode), seen) for mode in (False, True)]
+            failures = [failure for _, failure in tried]
             if not all(failures):
                 break
         else:
@@ -285,8 +302,7 @@ def _passes(
             if not running:
                 raise next(failure for failure in failures if failure)
             found.append(running[0])
-        both = zip(ways, failures, strict=True)
-        found += [way for way, failure in both if failure is None]
+        found += [way for way, failure in tried if failure is None]
     if not found[0].watched:
         return tuple(found)
     varied = list(_varied(model, found[0].example, seen))
@@ -310,9 +326,9 @@ def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
     training = True
     for alternatives in kinds:
         for varied in alternatives:
-            ways = (Pass(varied, mode) for mode in (training, not training))
-            failures = ((way, _failure(model, way, seen)) for way in ways)
-            running = next((way for way, why in failures if why is None), None)
+            modes = (training, not training)
+            tried = (_tried(model, Pass(varied, mode), seen) for mode in modes)
+            running = next((way for way, why in tried if why is None), None)
             if running is not None:
                 yield running
                 training = not running.training
@@ -325,9 +341,25 @@ def _at_extremes(model: nn.Module, ways: Sequence[Pass], seen: Seen) -> Iterator
     yield from (way for way in extremes if _failure(model, way, seen) is None)
 
 
-def _failure(model: nn.Module, way: Pass, seen: Seen | None = None) -> Exception | None:
+def _tried(model: nn.Module, way: Pass, seen: Seen) -> tuple[Pass, Exception | None]:
+    """Return a pass and what it raises: one with plain numbers if it needs them."""
+    draws = way.draws()
+    failure = _failure(model, way, seen, draws)
+    if failure is not None and draws.has_followed:
+        plain = replace(way, follows=False)
+        if _failure(model, plain, seen) is None:
+            return plain, None
+    return way, failure
+
+
+def _failure(
+    model: nn.Module,
+    way: Pass,
+    seen: Seen | None = None,
+    draws: FixedDraws | None = None,
+) -> Exception | None:
     """Return what a pass raises; if it raises nothing, add to `seen` what it shows."""
-    draws, moving = FixedDraws(way.level, way.outcomes), set[str]()
+    draws, moving = draws or way.draws(), set[str]()
     try:
         with kept_state(model, moving=moving):
             outputs = run(model, way, draws)

@@ -10,7 +10,7 @@ from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.default_device import given_default
-from flwr_asyncdrop.submodel.draws import same_random_state
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
 from flwr_asyncdrop.submodel.kernels import uncompiled
 from flwr_asyncdrop.submodel.narrow import blank_copy
@@ -74,7 +74,7 @@ def _why_untrainable(
 ) -> str | None:
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     with (
-        same_random_state(),
+        same_random_state(model),
         uncompiled(),
         warnings.catch_warnings(action="ignore"),
         torch.inference_mode(False),

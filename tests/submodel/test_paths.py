@@ -1,6 +1,8 @@
 """Paths that the example inputs do not take: traced, or what they use is kept."""
 
+import math
 import random
+from random import random as draw
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,6 +35,14 @@ class Fork(nn.Module):
         return self.head(torch.relu(self.c(h)) * (8 / h.shape[1]))
 
 
+def _written(number):
+    """Return it by way of a view of what it is written on."""
+    whole = torch.zeros(2)
+    part = whole[0]
+    whole[0] = number
+    return part.item()
+
+
 def forked(turn):
     return seeded(lambda: Fork(turn))
 
@@ -47,10 +57,15 @@ READS = {
     "masked_select": lambda _, x: len(x.masked_select(x > 0)) > 3,
     "unique": lambda _, x: len(x.unique()) > 3,
     "a weight": lambda self, _: self.c.bias[0].item() > 0,
-    "a number of Python's": lambda *_: random.random() < 0.99,  # noqa: S311
-    "a number of NumPy's": lambda *_: np.random.rand() < 0.99,  # noqa: NPY002
-    "a whole number": lambda *_: torch.randint(100, ()).item() < 99,
     "a list of numbers": lambda *_: torch.randperm(9).tolist()[0] < 8,
+    "an array of numbers": lambda *_: np.random.rand(2)[0] < 0.99,  # noqa: NPY002
+    "a part of a number": lambda *_: int(random.random() * 9) < 8,  # noqa: S311
+    "a number as a text": lambda *_: str(random.randint(0, 9)) != "9",  # noqa: S311
+    "a number as an index": lambda *_: [0, 1][random.randint(0, 1)] < 1,  # noqa: S311
+    "a function of a number": lambda *_: math.exp(random.random()) < 2,  # noqa: S311
+    "a number by its name": lambda *_: draw() < 0.99,  # noqa: S311
+    "a choice": lambda *_: random.choice([0, 1]) < 1,  # noqa: S311
+    "a number that is written": lambda *_: _written(random.random()) < 0.99,  # noqa: S311
 }
 
 
@@ -65,6 +80,14 @@ TURNS = {
     "equal": lambda _, x: torch.equal(x, x.abs()),
     "a coin": lambda *_: torch.randint(2, ()) == 0,
     "an uneven coin": lambda *_: torch.bernoulli(torch.tensor(0.9)) == 1,
+    "a number of Python's": lambda *_: random.random() < 0.99,  # noqa: S311
+    "a range of numbers": lambda *_: not 0.6 < random.random() < 0.61,  # noqa: S311
+    "arithmetic": lambda *_: 2 - abs(-random.random()) / 9 > 1.9,  # noqa: S311
+    "a number of NumPy's": lambda *_: np.random.rand() < 0.99,  # noqa: NPY002
+    "a whole number": lambda *_: torch.randint(100, ()).item() < 99,
+    "a tensor of a number": lambda *_: torch.tensor(random.random()) < 0.99,  # noqa: S311
+    "no number": lambda *_: random.randint(0, 99),  # noqa: S311
+    "one of some numbers": lambda *_: random.randint(0, 99) not in (7, 8),  # noqa: S311
     "allclose": lambda _, x: torch.allclose(x, x.abs()),
     "any": lambda _, x: (x > 0).any(),
     "the batch size": lambda _, x: x.shape[0] < 2,
@@ -250,18 +273,51 @@ def test_a_number_that_a_submodule_draws_for_itself():
 
 
 def test_a_number_that_a_submodule_draws_for_its_caller():
-    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
-        plan_submodels(seeded(lambda: Behind(Chooses())), vectors())
+    plan = plan_submodels(seeded(lambda: Behind(Chooses())), vectors())
+
+    assert "fork.a" not in {group.name for group in plan.groups}
+    assert "differs from the full one" in plan.left_out["fork.a"]
 
 
-class ToldANumber(Told):
+class ChoosesByName(nn.Module):
     def forward(self, x):
-        return self.inner(x, random.randrange(9) % 8)  # noqa: S311
+        return x, draw() * 9  # noqa: S311
 
 
-def test_a_block_that_is_told_what_was_drawn():
+def test_a_number_that_nobody_follows_and_a_submodule_draws_for_its_caller():
     with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
-        plan_submodels(seeded(ToldANumber), vectors())
+        plan_submodels(seeded(lambda: Behind(ChoosesByName())), vectors())
+
+
+class ToldOfChance(Told):
+    def __init__(self, tell):
+        super().__init__()
+        self.tell = tell
+
+    def forward(self, x):
+        return self.inner(x, self.tell())
+
+
+TOLD = {
+    "a number": lambda: random.randrange(9) % 8,  # noqa: S311
+    "a truth value": lambda: random.random() < 0.9,  # noqa: S311
+    "a truth value of a tensor's": lambda: torch.randint(9, ()).item() < 8,
+    "a truth value of a tensor": lambda: bool(torch.randint(9, ()) < 8),
+}
+
+
+@pytest.mark.parametrize("tell", TOLD.values(), ids=TOLD)
+def test_a_block_that_is_told_what_was_drawn(tell):
+    with pytest.raises(UnsupportedModelError, match="differs from the full one"):
+        plan_submodels(seeded(lambda: ToldOfChance(tell)), vectors())
+
+
+def test_a_block_that_is_told_a_number_that_nobody_follows():
+    def build():
+        return ToldOfChance(lambda: draw() * 9)  # noqa: S311
+
+    with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
+        plan_submodels(seeded(build), vectors())
 
 
 class ToldByAnObject(Told):

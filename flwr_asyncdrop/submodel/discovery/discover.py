@@ -10,8 +10,8 @@ from flwr_asyncdrop.submodel.discovery.grouping import group_units
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
-from flwr_asyncdrop.submodel.draws import FixedDraws, same_random_state
 from flwr_asyncdrop.submodel.experts import UncheckedOneHot
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass
@@ -80,7 +80,7 @@ class _Discovery:
         ]
 
     def explore(self, way: Pass) -> Sequence[Pass]:
-        """Trace a pass on every path that truth values read from the data lead to.
+        """Trace a pass on every path that truth values, read or drawn, lead to.
 
         If they are too many, or one does not run, only on its own: what the others may
         concern stays whole. A path on which the model's code raises an error is none.
@@ -111,7 +111,7 @@ class _Discovery:
         return [way]
 
     def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
-        """Return the truth values that the pass read from its data, by number."""
+        """Return the truth values that may be others in another pass, by number."""
         tensors, originals = tensors_of(self.model), self.probe.originals.items()
         strangers = {id(original): tensors[name] for name, original in originals}
         tracer = UnitTracer(self.space, explores=explores, strangers=strangers)
@@ -124,11 +124,11 @@ class _Discovery:
         example = way.cast(Tensor.clone).example
         for tensor in tensors_within([example.args, example.kwargs]):
             tracer.label(tensor, [], from_input=True)
-        draws = FixedDraws(way.level, way.outcomes, tracer.running.note_drawn)
+        draws = way.draws(tracer.running)
         self.model.train(way.training)
         with (
             kept_state(self.model, self.probe.written),
-            same_random_state(),
+            same_random_state(self.model),
             tracer.running.watching(self.model),
             UncheckedOneHot(),
             tracer,
@@ -138,7 +138,7 @@ class _Discovery:
             outputs = example.run(self.model)
         for tensor in tensors_within(outputs):
             tracer.close(tensor)
-        return {number: draws.truths[number] for number in tracer.branches}
+        return {number: draws.truths[number] for number in tracer.running.branches}
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -11,7 +11,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.readers import Readers
-from flwr_asyncdrop.submodel.draws import python_generators
+from flwr_asyncdrop.submodel.drawn import Watch
+from flwr_asyncdrop.submodel.generators import own_generators, states_of
 from flwr_asyncdrop.submodel.nested import leaves, tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
@@ -37,7 +38,7 @@ class _Frame:
     in_cell: bool = False  # in torch's own recurrent layers
 
 
-class Running:
+class Running(Watch):
     """The modules that are running, and the values on which their paths may depend.
 
     Units that their code handles freeze once it has read such a value, or has drawn a
@@ -49,25 +50,42 @@ class Running:
         The units.
     layers_of : callable
         Returns the labels of a tensor.
+    explores : bool
+        Whether truth values are tried both ways, so that they freeze nothing.
+
+    Attributes
+    ----------
+    branches : list of int
+        The numbers of the truth values, among all of the pass, that depend on inputs,
+        weights or buffers that change, or are drawn.
     """
 
     def __init__(
-        self, space: LabelSpace, layers_of: Callable[[Tensor], Sequence[Layer]]
+        self,
+        space: LabelSpace,
+        layers_of: Callable[[Tensor], Sequence[Layer]],
+        *,
+        explores: bool,
     ) -> None:
         self._space = space
         self._layers_of = layers_of
+        self._explores = explores
+        self._truths = 0
+        self.branches: list[int] = []
         # What may have other values in another pass: True, unless only as it is drawn.
         self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._modules: list[nn.Module] = []
         self._frames = [_Frame()]
-        self._generators: tuple[Any, ...] = ()
+        self._generators: list[Any] = []  # of the model's own
+        self._states: list[Any] = []
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Note, by hooks on `model`, which modules are running."""
         hooks = []
         self._modules = list(model.modules())
-        self._generators = python_generators()
+        self._generators = own_generators(model)
+        self._states = states_of(self._generators)
         for module in self._modules:
             hooks += [
                 module.register_forward_pre_hook(self._enter, with_kwargs=True),
@@ -104,9 +122,21 @@ class Running:
         if known:
             self._variable[result] = any(known) or self._variable.get(result, False)
 
-    def varies(self, tensor: Tensor) -> bool:
-        """Whether `tensor` may have other values in another pass."""
-        return tensor in self._variable
+    def explores(self, tensors: Sequence[Tensor]) -> bool:
+        """Tell whether a truth value of `tensors` is tried both ways; count it."""
+        self._count_truth(any(tensor in self._variable for tensor in tensors))
+        return self._explores
+
+    def note_choice(self) -> None:
+        """Note that Python sees a truth value of numbers that it has drawn."""
+        self._count_truth(varies=True)
+        if not self._explores:
+            self.note_number()
+
+    def _count_truth(self, varies: bool) -> None:
+        if varies:
+            self.branches.append(self._truths)
+        self._truths += 1
 
     def note_read(self, tensors: Sequence[Tensor]) -> None:
         """Note that Python sees values of `tensors`, on which its path may depend."""
@@ -116,7 +146,7 @@ class Running:
                 frame.has_read = True
             self._freeze_seen(self._frames)
         elif found:
-            self._note_drawn_number()
+            self.note_number()
 
     def see(self, layers: Sequence[Layer]) -> None:
         """Note that the module that is running now handles these units itself."""
@@ -145,17 +175,25 @@ class Running:
         self._look_for_draws()
         left = self._frames.pop()
         if left.has_drawn and any(isinstance(v, int | float) for v in leaves(outputs)):
-            self._note_drawn_number()
+            self.note_number()
         for tensor in tensors_within(outputs):
             self.see(self._layers_of(tensor))
 
-    def _look_for_draws(self) -> None:
-        """Note if the module that is running has drawn from Python's generators."""
-        before, self._generators = self._generators, python_generators()
-        if self._generators != before:
-            self._note_drawn_number()
+    def draw(self, function: Callable[[], Any]) -> Any:
+        """Return what `function` draws: nothing that `_look_for_draws` finds."""
+        self._look_for_draws()
+        try:
+            return function()
+        finally:
+            self._states = states_of(self._generators)
 
-    def _note_drawn_number(self) -> None:
+    def _look_for_draws(self) -> None:
+        """Note if the module that is running has drawn what nobody follows."""
+        before, self._states = self._states, states_of(self._generators)
+        if self._states != before:
+            self.note_number()
+
+    def note_number(self) -> None:
         """Note that the code of the module that is running has a number of chance.
 
         Those that have called it get it only if it is returned.

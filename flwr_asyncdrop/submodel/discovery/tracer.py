@@ -43,7 +43,7 @@ class UnitTracer(DispatchMode):
     space : LabelSpace
         The units; passes that share it add up.
     explores : bool
-        Whether each truth value read from the data is tried both ways. If not, it
+        Whether each truth value that is read or drawn is tried both ways. If not, it
         freezes what it may concern, as other values do.
     strangers : Mapping of int to Tensor
         By the ``id()`` of each tensor of the model that was copied, the copy's. Code
@@ -53,9 +53,6 @@ class UnitTracer(DispatchMode):
     ----------
     running : Running
         The modules that are running, and what may have other values.
-    branches : list of int
-        The numbers of the truth values, among all that are read in the pass, that
-        depend on inputs, weights or buffers that change, or are drawn.
     """
 
     def __init__(
@@ -67,7 +64,6 @@ class UnitTracer(DispatchMode):
     ) -> None:
         super().__init__()
         self._space = space
-        self._explores = explores
         self._strangers = strangers or {}
         self._labels: MutableMapping[Tensor, tuple[list[Layer], bool]]
         self._labels = WeakTensorKeyDictionary()
@@ -75,9 +71,7 @@ class UnitTracer(DispatchMode):
         self._conditions = WeakTensorKeyDictionary()
         self._silent: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
         self._aliases = Aliases()
-        self._truths = 0
-        self.running = Running(space, self._layers_of)
-        self.branches: list[int] = []
+        self.running = Running(space, self._layers_of, explores=explores)
 
     def label(
         self,
@@ -194,16 +188,14 @@ class UnitTracer(DispatchMode):
 
     def _note_reads(self, call: Call) -> None:
         """Note values, or sizes that depend on values, that Python gets to see."""
-        if call.outputs and isinstance(call.outputs[0], bool):
-            number, self._truths = self._truths, self._truths + 1
-            if self._explores:
-                if any(self.running.varies(k.value) for k in call.known.values()):
-                    self.branches.append(number)
-                return
+        values = [operand.value for operand in call.known.values()]
+        is_truth = bool(call.outputs) and isinstance(call.outputs[0], bool)
+        if is_truth and self.running.explores(values):
+            return
         if self.running.reads_safely:
             return
         if call.reads_values:
-            self.running.note_read([operand.value for operand in call.known.values()])
+            self.running.note_read(values)
         elif torch.Tag.dynamic_output_shape in call.func.tags:
             self.running.note_read(call.deciding_sizes())
 
