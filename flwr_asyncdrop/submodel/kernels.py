@@ -117,15 +117,15 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def taken_for_eval(model: nn.Module) -> Iterator[None]:
-    """Let modules be in eval mode without having been told: none of them does a thing.
+def taken_for(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Let modules be in a mode without having been told: none of them does a thing.
 
     For a model that shares its base: adapters that are merged would be in it.
     """
     modes = {module: module.training for module in model.modules()}
     try:
         for module in modes:
-            module.training = False
+            module.training = training
         yield
     finally:
         for module, mode in modes.items():

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
+from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.plan import LoraPlan
@@ -49,7 +49,8 @@ class LoraFlops:
         }
         load_lora(self._model, zeros, pairs=self._pairs)
         counter = FlopCounter()
-        kept, quiet = kept_state(self._model), taken_for_eval(self._model)
+        kept = kept_state(self._model)
+        quiet = taken_for(self._model, training=False)
         with kept, quiet, plain_kernels(), torch.enable_grad(), counter:
             outputs = tensors_within(self._example.run(self._model))
             losses = [out.float().sum() for out in outputs if out.requires_grad]

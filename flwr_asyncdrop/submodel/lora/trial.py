@@ -1,6 +1,7 @@
 """Try a plan of adapters on the model: without components, and with them zeroed."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,10 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.default_device import given_default
+from flwr_asyncdrop.submodel.draws import FixedDraws
+from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for_eval
+from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.pairs import Pairs
@@ -25,6 +28,7 @@ from flwr_asyncdrop.submodel.verify import bisect
 # output itself, in units of its rounding.
 _FINE, _COARSE = (1e-3, 64.0), (0.1, 4.0)
 _FINE_EPS = 1e-5
+_MOST_KEPT = 2**28  # bytes of a model that may write on its base in training mode
 
 
 def find_wrong(
@@ -33,9 +37,11 @@ def find_wrong(
     """Return which groups of the plan do not hold, by name, and why.
 
     A copy of the model, with random adapters, is run without some units of every
-    group, and with these zeroed; inputs that are zero are noise instead, as they hide
-    what the first layers do. UnsupportedModelError if it does not run at all, or
-    if an adapter of the model's own is not used, so that nothing can be said of it.
+    group, and with these zeroed, in eval mode; if the adapters are its own, also in
+    training mode if it is small and runs there. Inputs that are zero are noise instead,
+    as they hide what the first layers do. UnsupportedModelError if it does not run at
+    all, or if an adapter of the model's own is not used, so that nothing can be said of
+    it.
     """
     with plain_kernels():
         trial = _Trial(model, plan, pairs, example)
@@ -54,18 +60,24 @@ class _Trial:
         self, model: nn.Module, plan: Plan, pairs: Pairs | None, example: Example
     ) -> None:
         self._plan, self._pairs = plan, pairs
+        tries_training = not is_peft(model) and _num_bytes(model) <= _MOST_KEPT
         self._model = copy_adapters(model)
+        self._base = [n for n, p in model.named_parameters() if not p.requires_grad]
         device = next(self._model.parameters()).device
         self._example = mapped(example, lambda t: _noise_for_zeros(t).to(device))
         self._state = _random_adapters(lora_state(self._model), plan)
         self._eps = _rounding(self._model)
+        self._full: dict[bool, list[Tensor]] = {}  # by whether it is in training mode
         try:
-            self._full = self._run(self._state)
+            self._full[False] = self._run(self._state)
         except Exception as error:  # whatever the model's own code raises
             raise UnsupportedModelError(
                 f"{type(model).__name__} does not run on the example inputs "
                 f"({kind_and_line(error)}): pass those of a forward pass"
             ) from error
+        if tries_training:
+            with suppress(Exception):  # it may need targets then
+                self._full[True] = self._run(self._state, training=True)
 
     def unused(self) -> list[str]:
         """Return the tensors with units that the outputs do not depend on."""
@@ -93,18 +105,20 @@ class _Trial:
             indices = self._plan.indices(keep)
             if not indices:  # groups of one unit, which always stays
                 continue
-            expected = self._run(silenced(self._state, indices))
-            try:
-                found = self._run(extract(self._state, indices))
-            except Exception as error:  # whatever the model's own code raises
-                reason = kind_and_line(error)
-                return f"the model does not run without some of them ({reason})"
-            if not self._agree(found, expected):
-                return (
-                    "the model without some of them does not give what it gives with "
-                    "these zeroed: keep the scaling, alpha / rank, in an attribute, "
-                    "where it does not follow the shapes"
-                )
+            whole, part = silenced(self._state, indices), extract(self._state, indices)
+            for training, full in self._full.items():
+                expected = self._run(whole, training=training)
+                try:
+                    found = self._run(part, training=training)
+                except Exception as error:  # whatever the model's own code raises
+                    reason = kind_and_line(error)
+                    return f"the model does not run without some of them ({reason})"
+                if not self._agree(found, expected, full):
+                    return (
+                        "the model without some of them does not give what it gives "
+                        "with these zeroed: keep the scaling, alpha / rank, in an "
+                        "attribute, where it does not follow the shapes"
+                    )
         return None
 
     def _keeps(self, groups: Sequence[int]) -> list[Keep]:
@@ -116,21 +130,31 @@ class _Trial:
             last[group] = torch.arange(size - 1, size)
         return [tuple(half), tuple(last)]
 
-    def _run(self, state: State) -> list[Tensor]:
+    def _run(self, state: State, *, training: bool = False) -> list[Tensor]:
         load_lora(self._model, state, pairs=self._pairs)
-        kept, quiet = kept_state(self._model), taken_for_eval(self._model)
-        with kept, quiet, torch.random.fork_rng(devices=[]), given_default():
-            torch.manual_seed(0)
+        draws = FixedDraws() if training else nullcontext()  # dropout drops nothing
+        with (
+            kept_state(self._model, self._base if training else ()),
+            taken_for(self._model, training=training),
+            same_random_state(self._model),
+            given_default(),
+            draws,
+        ):
             outputs = tensors_within(self._example.run(self._model))
         return [output for output in outputs if output.is_floating_point()]
 
-    def _agree(self, found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    def _agree(
+        self,
+        found: Sequence[Tensor],
+        expected: Sequence[Tensor],
+        full: Sequence[Tensor],
+    ) -> bool:
         if [f.shape for f in found] != [e.shape for e in expected]:
             return False
-        for one, other, full in zip(found, expected, self._full, strict=True):
+        for one, other, whole in zip(found, expected, full, strict=True):
             eps = max(self._eps, torch.finfo(one.dtype).eps)
             of_change, of_output = _FINE if eps < _FINE_EPS else _COARSE
-            allowed = of_change * _largest(full - other)
+            allowed = of_change * _largest(whole - other)
             allowed += of_output * eps * _largest(other)
             if not _largest(one - other) <= allowed:
                 return False
@@ -162,6 +186,10 @@ def _rounding(model: nn.Module) -> float:
     kinds = {parameter.dtype for parameter in model.parameters()}
     floats = [kind if kind.is_floating_point else torch.bfloat16 for kind in kinds]
     return max(torch.finfo(kind).eps for kind in floats)
+
+
+def _num_bytes(model: nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def _largest(tensor: Tensor) -> float:

@@ -1,5 +1,7 @@
 """Plans of adapters: their units, what is refused, and that they are tried."""
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -265,6 +267,38 @@ class TestRefusals:
     def test_a_scaling_that_follows_the_shapes(self):
         with pytest.raises(UnsupportedModelError, match="keep the scaling"):
             lora_plan(Own(follows=True), vectors(6), pairs=OWN_PAIRS)
+
+    @pytest.mark.parametrize("training", [True, False])
+    def test_a_scaling_that_follows_the_shapes_in_one_mode(self, training):
+        class OneMode(Own):
+            def forward(self, x):
+                self.follows = self.training is training
+                return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+        with pytest.raises(UnsupportedModelError, match="keep the scaling"):
+            lora_plan(OneMode(), vectors(6), pairs=OWN_PAIRS)
+
+    def test_noise_of_python_and_dropout_of_components(self):
+        class Noisy(Own):
+            def forward(self, x):
+                inner = nn.functional.dropout(x @ self.down.T, 0.5, self.training)
+                noise = random.random()  # noqa: S311
+                return self.base(x) * noise + inner @ self.up.T
+
+        plan = lora_plan(Noisy(), vectors(6), pairs=OWN_PAIRS)
+        assert [group.size for group in plan.groups] == [4]
+
+    def test_what_training_writes_on_the_base(self):
+        class Writing(Own):
+            def forward(self, x):
+                if self.training:
+                    self.base.weight.data.add_(1)
+                return super().forward(x)
+
+        model = Writing()
+        before = model.base.weight.clone()
+        lora_plan(model, vectors(6), pairs=OWN_PAIRS)
+        assert torch.equal(model.base.weight, before)
 
     def test_adapters_by_hand_are_tried(self):
         with pytest.raises(ConfigError, match="pass example_inputs"):
