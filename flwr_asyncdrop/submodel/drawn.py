@@ -27,6 +27,7 @@ _NUMPY = (
 _DRAWING: tuple[tuple[ModuleType, Sequence[str]], ...]
 _DRAWING = (random, _PYTHON), (np.random, _NUMPY)
 _MAKING = (torch.tensor, torch.as_tensor)
+_one_at_a_time = threading.RLock()  # modules have their functions for all threads
 # Functions that take a number as a value among others, whatever it is.
 _COMPUTING = (
     *("tensor", "as_tensor", "add", "sub", "mul", "div", "lerp"),
@@ -213,20 +214,24 @@ class Follower(TorchFunctionMode):
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Put itself in the place of functions that draw, until the context ends."""
-        own = [
-            (module, name, getattr(module, name))
-            for module, names in _DRAWING
-            for name in names
-        ]
-        try:
-            for module, name, function in own:
-                setattr(module, name, self._drawing(function))
-            with self:
-                yield
-        finally:
-            for module, name, function in own:
-                setattr(module, name, function)
+        """Put itself in the place of functions that draw, until the context ends.
+
+        A thread that plans another model waits until then.
+        """
+        with _one_at_a_time:
+            own = [
+                (module, name, getattr(module, name))
+                for module, names in _DRAWING
+                for name in names
+            ]
+            try:
+                for module, name, function in own:
+                    setattr(module, name, self._drawing(function))
+                with self:
+                    yield
+            finally:
+                for module, name, function in own:
+                    setattr(module, name, function)
 
     def _drawing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

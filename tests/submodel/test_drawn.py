@@ -11,6 +11,7 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel.drawn import Follower, Watch
 from tests.submodel.networks import seeded, vectors
 
 # ruff: noqa: S311, NPY002
@@ -159,3 +160,29 @@ def test_a_generator_of_torch():
 def test_numbers_that_nothing_shows_where_they_come_from():
     with pytest.raises(UnsupportedModelError, match="something else each time"):
         groups(lambda _, h: h * random.SystemRandom().random())
+
+
+def test_two_threads_that_plan_leave_the_generators_as_they_were():
+    """The one that ended last put back what the other had put there."""
+    before = random.random
+    inside, ended = threading.Event(), threading.Event()
+
+    def slow(_, h):
+        if random.random is not before and not inside.is_set():
+            inside.set()
+            ended.wait(1.0)
+        return h * random.random()
+
+    def other():
+        inside.wait(30.0)
+        follower = Follower(Watch(), bool, lambda _: False)
+        with follower.following():
+            ended.set()
+            first.join(1.0)
+
+    first = threading.Thread(target=groups, args=[slow])
+    second = threading.Thread(target=other)
+    first.start()
+    second.start()
+    second.join()
+    assert random.random is before
