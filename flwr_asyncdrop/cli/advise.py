@@ -7,9 +7,10 @@ from functools import partial
 from flwr_asyncdrop.cli.advice_text import limits, lines
 from flwr_asyncdrop.cli.answer import find, write_answer
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
+from flwr_asyncdrop.cli.batch import choose_among
 from flwr_asyncdrop.cli.budget import choose_plan, in_runs, in_seconds
-from flwr_asyncdrop.cli.compare import choose_among, displays
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
+from flwr_asyncdrop.cli.display import displays
 from flwr_asyncdrop.cli.flags import (
     NOT_OF_MANY,
     add_flags,

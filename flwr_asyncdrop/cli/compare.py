@@ -4,16 +4,15 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.cli.backend import Backend, add_backend, backend_of
+from flwr_asyncdrop.cli.batch import do_missing
 from flwr_asyncdrop.cli.console import make_console, print_line
-from flwr_asyncdrop.cli.display import LineDisplay, make_display
-from flwr_asyncdrop.cli.events import Failed, Skipped
+from flwr_asyncdrop.cli.display import displays
 from flwr_asyncdrop.cli.flags import (
     NOT_OF_MANY,
     add_flags,
@@ -29,10 +28,9 @@ from flwr_asyncdrop.cli.flags import (
     values,
 )
 from flwr_asyncdrop.cli.fleet_size import fleet_size
-from flwr_asyncdrop.cli.pool import RunPool, share_out
-from flwr_asyncdrop.cli.preflight import check_inputs, refuse_at_once, refuse_no_table
+from flwr_asyncdrop.cli.preflight import check_inputs, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
-from flwr_asyncdrop.cli.runs import RunSpec, all_runs, is_complete
+from flwr_asyncdrop.cli.runs import RunSpec, all_runs
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
 from flwr_asyncdrop.cli.tuned import Tuned
 from flwr_asyncdrop.cli.variants import build_variants
@@ -40,7 +38,6 @@ from flwr_asyncdrop.exceptions import (
     ConfigError,
     FolderError,
     FolderInUseError,
-    RunError,
 )
 from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
@@ -145,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_shard(arguments, runs, backend, console)
     with FolderLock(out):
         show = displays(arguments, console)
-        undone = sum(compare(runs, arguments.jobs, backend, show))
+        undone = sum(do_missing(runs, arguments.jobs, backend, show))
     if undone < len(runs):
         _print_table(out, console)
     return _FAILED if undone else 0
@@ -166,7 +163,7 @@ def _run_shard(
         with FolderLock(out, own.lock):
             share = dealt[own.number - 1]
             show = displays(arguments, console)
-            undone = sum(compare(share, arguments.jobs, backend, show))
+            undone = sum(do_missing(share, arguments.jobs, backend, show))
     except FolderInUseError as busy:
         raise FolderError(
             f"shard {own} of {out} is done by {busy.holder}: let it end"
@@ -207,73 +204,3 @@ def _what(
     if twice := [key for key in named if named.count(key) > 1]:
         raise ConfigError(f"{twice[0]} varies twice: give all of its values at once")
     return arguments.algos or algorithms, {**vary, **dict(arguments.vary)}
-
-
-def displays(
-    arguments: argparse.Namespace, console: Console
-) -> Callable[[int, int], LineDisplay]:
-    """Return what makes a display for some runs, of which some are complete."""
-    return partial(make_display, console, quiet=arguments.quiet)
-
-
-class Undone(NamedTuple):
-    """How many runs are still missing: they failed, or somebody else does them."""
-
-    failed: int
-    skipped: int
-
-
-def choose_among(
-    runs: Sequence[RunSpec],
-    jobs: int,
-    backend: Backend,
-    make: Callable[[int, int], LineDisplay],
-) -> int:
-    """Do as `compare` does; return how many have failed.
-
-    RunError if somebody else does some: nobody knows yet how good they are.
-    """
-    failed, skipped = compare(runs, jobs, backend, make)
-    if skipped:
-        raise RunError(
-            f"other processes do {skipped} of the runs to choose among: let them end, "
-            "then the same command resumes"
-        )
-    return failed
-
-
-def compare(
-    runs: Sequence[RunSpec],
-    jobs: int,
-    backend: Backend,
-    make: Callable[[int, int], LineDisplay],
-) -> Undone:
-    """Do the runs that are missing on so many cores; return how many are still so.
-
-    On a Ray cluster the cores are how many runs are side by side. `make` makes what
-    shows them.
-    """
-    missing = [run for run in runs if not is_complete(run)]
-    refuse_at_once(missing)
-    num_complete = len(runs) - len(missing)
-    failed = skipped = 0
-    backends = backend.shared(*share_out(jobs, len(missing)))
-    with make(len(runs), num_complete) as display:
-        if num_complete:
-            display.note(f"{num_complete} of {len(runs)} runs are complete already")
-        try:
-            with RunPool(backends) as pool:
-                for run, event in pool.do(missing):
-                    display.show(run, event)
-                    failed += isinstance(event, Failed)
-                    skipped += isinstance(event, Skipped)
-        except (KeyboardInterrupt, SystemExit):  # of Ctrl-C, and of SIGTERM
-            display.say("interrupted: the same command resumes with what is missing")
-            raise
-    if failed:
-        count = f"{failed} of {len(runs)} runs failed"
-        display.say(f"{count}: the same command tries again")
-    if skipped:
-        count = f"{skipped} of {len(runs)} runs skipped"
-        display.say(f"{count}: the same command does what their processes leave")
-    return Undone(failed, skipped)

@@ -11,7 +11,7 @@ from flwr_asyncdrop.app.run_folder import RunFolder, output_dir
 from flwr_asyncdrop.checkpoint import newest, run_folder
 from flwr_asyncdrop.cli.backend import Backend, add_backend, add_workers, backend_of
 from flwr_asyncdrop.cli.console import make_console, print_line
-from flwr_asyncdrop.cli.display import LineDisplay, make_display, warnings_to
+from flwr_asyncdrop.cli.display import make_display, warnings_to
 from flwr_asyncdrop.cli.events import (
     Ended,
     Failed,
@@ -29,6 +29,7 @@ from flwr_asyncdrop.cli.flags import (
     given,
 )
 from flwr_asyncdrop.cli.fleet_size import fleet_size
+from flwr_asyncdrop.cli.lines import LineDisplay
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, refuse_changes

@@ -7,8 +7,9 @@ from functools import partial
 from flwr_asyncdrop.app.config import RunConfig, Value
 from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.cli.backend import add_backend, backend_of
-from flwr_asyncdrop.cli.compare import choose_among, displays
+from flwr_asyncdrop.cli.batch import choose_among
 from flwr_asyncdrop.cli.console import make_console, print_if_possible, print_line
+from flwr_asyncdrop.cli.display import displays
 from flwr_asyncdrop.cli.flags import (
     NOT_OF_MANY,
     add_flags,

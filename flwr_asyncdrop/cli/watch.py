@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flwr_asyncdrop.cli.console import make_console, print_line
-from flwr_asyncdrop.cli.display import LineDisplay, make_display
+from flwr_asyncdrop.cli.display import make_display
 from flwr_asyncdrop.cli.events import Ended, Failed, Started, Waiting
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.cli.follow import Followed, WatchedRun
+from flwr_asyncdrop.cli.lines import LineDisplay
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history_file import lock_of
 from flwr_asyncdrop.readable import readable_seconds

@@ -5,12 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flwr_asyncdrop.cli.display import (
-    BarDisplay,
-    LineDisplay,
-    make_display,
-    warnings_to,
-)
+from flwr_asyncdrop.cli.bars import BarDisplay
+from flwr_asyncdrop.cli.display import make_display, warnings_to
 from flwr_asyncdrop.cli.events import (
     Ended,
     Failed,
@@ -19,6 +15,7 @@ from flwr_asyncdrop.cli.events import (
     Started,
     Warned,
 )
+from flwr_asyncdrop.cli.lines import LineDisplay
 from flwr_asyncdrop.cli.runs import LOG, RunSpec
 
 SETTINGS = {"num-rounds": 2, "in-flight": 4}

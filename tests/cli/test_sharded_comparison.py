@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.ray_nodes import RayNodes
 from flwr_asyncdrop.checkpoint.files import all_checkpoints
-from flwr_asyncdrop.cli import compare as compare_module
+from flwr_asyncdrop.cli import batch
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.runs import all_runs
 from flwr_asyncdrop.cli.shards import DESCRIPTION, Shard, describe
@@ -29,7 +29,7 @@ COMPARE = ["compare", "--algos=async-fedavg,fedbuff", "--seeds=0", "--jobs=1", *
 def test_a_shard_with_runs_that_were_skipped_has_not_succeeded(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(compare_module, "RunPool", BusyPool)
+    monkeypatch.setattr(batch, "RunPool", BusyPool)
     assert main([*COMPARE, "--seeds=0-1", f"--out={tmp_path}", "--shard=2/3"]) == 1
     shown = capsys.readouterr().out
     assert "skipped  async-fedavg seed 1 [1/1]: in use by process 7 on node-3" in shown
@@ -49,7 +49,7 @@ def test_a_description_that_was_replaced_meanwhile_is_noticed(
             (tmp_path / DESCRIPTION).write_bytes(other)
             return super().do(runs)
 
-    monkeypatch.setattr(compare_module, "RunPool", Replaces)
+    monkeypatch.setattr(batch, "RunPool", Replaces)
     assert main([*COMPARE, f"--out={tmp_path}", "--shard=1/2"]) == 2
     assert "of another comparison (devices 10, now 6" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_asyncdrop.cli import compare
+from flwr_asyncdrop.cli import batch, compare
 from flwr_asyncdrop.cli.flags import words_of
 from flwr_asyncdrop.cli.halving import Result
 from flwr_asyncdrop.cli.main import main
@@ -403,7 +403,7 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["tune", "advise"])
 def test_what_somebody_else_does_has_not_failed(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(compare, "RunPool", BusyPool)
+    monkeypatch.setattr(batch, "RunPool", BusyPool)
     words = [command, *SMALL, "--search=lr=0.1,0.2", "--algos=fedbuff,async-fedavg"]
     assert main([*words, f"--out={tmp_path}"]) == 1
     error = capsys.readouterr().err
@@ -416,7 +416,7 @@ def test_what_somebody_else_does_has_not_failed(command, tmp_path, monkeypatch, 
 def test_a_full_disk_of_the_output_does_not_end_it(
     command, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(compare, "RunPool", BusyPool)
+    monkeypatch.setattr(batch, "RunPool", BusyPool)
     words = [command, *SMALL, "--search=lr=0.1,0.2", "--algos=fedbuff,async-fedavg"]
     with Path("/dev/full").open("w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)

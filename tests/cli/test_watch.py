@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from flwr_asyncdrop.cli.display import BarDisplay, LineDisplay
+from flwr_asyncdrop.cli.bars import BarDisplay
 from flwr_asyncdrop.cli.follow import Followed, Tail
+from flwr_asyncdrop.cli.lines import LineDisplay
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.watch import newest, watch
 from flwr_asyncdrop.exceptions import DataError
