@@ -7,6 +7,7 @@ from flwr_asyncdrop.app.config import Value
 from flwr_asyncdrop.app.flwr_run import run_config_of
 from flwr_asyncdrop.cli.advice import KINDS, Advice, Standing
 from flwr_asyncdrop.cli.flags import words_of
+from flwr_asyncdrop.cli.variants import value_text
 from flwr_asyncdrop.readable import three_digits
 from flwr_asyncdrop.report.comparison import Row
 from flwr_asyncdrop.report.intervals import FEWEST, Interval
@@ -48,7 +49,7 @@ def lines(advice: Advice) -> list[str]:
 
 def settings_text(values: Mapping[str, Value]) -> str:
     """Return settings in a line."""
-    listed = ", ".join(f"{key}={_plain(value)}" for key, value in values.items())
+    listed = ", ".join(f"{key}={value_text(value)}" for key, value in values.items())
     return listed or "the settings of the task"
 
 
@@ -152,7 +153,3 @@ def commands(
         "flwr": f"flwr run . --stream --run-config {run_config_of(settings)} "
         f"--federation-config 'num-supernodes={devices}'",
     }
-
-
-def _plain(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -11,6 +11,7 @@ from flwr_asyncdrop.app.fleets import build_fleet
 from flwr_asyncdrop.app.lr_schedule import updates_per_second
 from flwr_asyncdrop.app.run_folder import RunFolder
 from flwr_asyncdrop.cli.runs import RunSpec, is_complete
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.report.comparison import Outcome
 from flwr_asyncdrop.report.runlog import Curve, RunLog
@@ -19,6 +20,10 @@ from flwr_asyncdrop.report.target import Target, choose_target
 
 MOST_ROUNDS = 1_000_000
 """Rounds of a run that ends by its time, which it does long before."""
+
+
+LEAST_SECONDS = 1e-12
+"""Of a whole run: what is shorter cannot be divided among the rungs of a search."""
 
 
 class EqualTime:
@@ -38,6 +43,11 @@ class EqualTime:
     fixed: Mapping[str, Value] = MappingProxyType({"num-rounds": MOST_ROUNDS})
 
     def __init__(self, seconds: float, target: str | float) -> None:
+        if seconds < LEAST_SECONDS:
+            raise ConfigError(
+                f"{seconds:g} virtual s are too short for a run: give more with "
+                "--within"
+            )
         self.seconds = seconds
         self._target = target
 

@@ -28,6 +28,7 @@ from flwr_asyncdrop.cli.variants import (
     Variant,
     meaningful,
     preset_settings,
+    value_text,
     variant_of,
 )
 from flwr_asyncdrop.exceptions import ConfigError, RunError
@@ -241,7 +242,9 @@ class Lane:
     def said(self) -> list[str]:
         """Return lines for people: what was chosen, and what limits that."""
         chosen, tried = self.winner, len(self._candidates)
-        settings = ", ".join(f"{key}={value}" for key, value in chosen.values.items())
+        settings = ", ".join(
+            f"{key}={value_text(value)}" for key, value in chosen.values.items()
+        )
         lines = [f"{self.label}: {settings or 'nothing to search'} ({tried} tried)"]
         if self.failed:
             lines.append(

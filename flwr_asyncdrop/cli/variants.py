@@ -83,7 +83,10 @@ def variant_of(
     name: str, settings: dict[str, Value], values: Mapping[str, Value]
 ) -> Variant:
     """Return the variant of an algorithm that some values tell from the others."""
-    parts = [algorithm(name).label(), *(f"{k}={_shown(v)}" for k, v in values.items())]
+    parts = [
+        algorithm(name).label(),
+        *(f"{k}={value_text(v)}" for k, v in values.items()),
+    ]
     # It is the name of a folder too.
     label = ",".join(parts).replace("/", "_").replace(":", ".")
     if (size := len(os.fsencode(label))) > _LONGEST_LABEL:
@@ -120,5 +123,6 @@ def _meaningless(name: str, beside: Iterable[str] = ()) -> frozenset[str]:
     return frozenset(ignored if has_scope(kind) else ignored.union(SCOPED))
 
 
-def _shown(value: Value) -> str:
+def value_text(value: Value) -> str:
+    """Return a value as `Key.read` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

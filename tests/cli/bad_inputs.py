@@ -208,6 +208,10 @@ def cases() -> dict[str, Case]:
             ("compare", "--task=mlp-fashion-mnist", "--data-dir=/nonexistent"),
             "no fashion-mnist in /nonexistent",
         ),
+        "advise-no-time": (
+            ("advise", *SMALL, "--out=x", "--within=5e-324"),
+            "are too short for a run: give more with --within",
+        ),
         "compare-trace": (
             ("compare", *SMALL, "--trace=/nonexistent"),
             "cannot read the trace /nonexistent",

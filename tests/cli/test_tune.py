@@ -115,6 +115,13 @@ def test_a_choice_among_equals_is_said(tmp_path):
     assert not decided.is_by_chance
 
 
+def test_a_choice_is_said_as_it_is_given(tmp_path):
+    searched = {"waits": [True, False]}
+    (lane,) = lanes_of(["fedbuff"], terms(search=searched, seeds=[7], rungs=1))
+    lane.settle([[0.3], [0.4]])
+    assert lane.said() == ["fedbuff: waits=false (2 tried)"]
+
+
 def test_equals_are_no_choice_if_all_go_on_or_their_whole_time_decides():
     (lane,) = lanes_of(["fedbuff"], terms(search={"lr": [0.1, 0.2]}, seeds=[7]))
     lane.settle([[0.3], [0.3]])
