@@ -17,8 +17,8 @@ from flwr_asyncdrop.submodel import UnitGroup
 class UnitCounts:
     """Counts, per unit and speed rank, the updates that trained it.
 
-    `record` pools neighbouring units so that it gives at most `most_numbers` counts,
-    or one a group and rank.
+    `record` pools neighbouring units so that it gives `most_numbers` counts, and one
+    more a group and rank, at the most.
     """
 
     def __init__(self, most_numbers: int = 100_000) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -152,13 +153,14 @@ def _draw_apart(
     # Matplotlib's own sharing looks at all panels for every line of each of them.
     panels = figure.subplots(rows, columns, squeeze=False)
     means = [band(one.curves.values(), axis.cost).thinned() for one in series]
+    paths = [np.column_stack([line.x, line.mean]) for line in means]
     for place, axes in enumerate(panels.flat):
         if place >= len(series):
             axes.set_visible(False)
             continue
         one = series[place]
-        for line in means[:place] + means[place + 1 :]:
-            axes.plot(line.x, line.mean, color=_OTHERS, linewidth=0.7)
+        others = paths[:place] + paths[place + 1 :]
+        axes.add_collection(LineCollection(others, colors=_OTHERS, linewidths=0.7))
         curves = list(one.curves.values())
         draw_band(axes, curves, axis.cost, styles[one.label], label=one.label)
         axes.set_xlim(0, reach or 1)
