@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from flwr_asyncdrop.exceptions import AsyncDropError, DataError
 from flwr_asyncdrop.observers.history_lines import Record
 from flwr_asyncdrop.observers.history_reading import read_history
@@ -64,6 +66,21 @@ def _check_points(points: Sequence[Point]) -> None:
             )
 
 
+def _check_units(units: Record) -> None:
+    """Raise an error unless each rank has a count for each bin of each group."""
+    ranks = len(units["ranks"])
+    if (
+        not units["groups"]
+        or len(units["updates"]) != ranks
+        or min(units["updates"]) < 1
+    ):
+        raise ValueError("its counts of units lack ranks, updates or groups")
+    for group in units["groups"]:
+        counts = np.array(group["counts"], dtype=np.int64)
+        if counts.shape != (ranks, -(-group["size"] // units["bin"])):
+            raise ValueError(f"its counts of units have the shape {counts.shape}")
+
+
 def is_unwritten(path: Path) -> bool:
     """Return whether a history has nothing yet, or a part of its first line.
 
@@ -98,6 +115,8 @@ def read_log(path: Path) -> RunLog:
         log = RunLog.from_records(_in_order(read_history(path)), f"the history {path}")
         Summary(log).text()  # which looks at nearly all that reports need
         _check_points(log.curve.points if log.curve else ())
+        if log.units is not None:
+            _check_units(log.units)
     except AsyncDropError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as bad:

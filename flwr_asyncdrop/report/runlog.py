@@ -245,8 +245,14 @@ class RunLog:
 
     @property
     def level_evaluations(self) -> list[Record]:
-        """The evaluations that tell the speed levels apart."""
-        return [line for line in self.evaluations if LEVELS in line["metrics"]]
+        """The evaluations that tell the speed levels apart.
+
+        None if a metric of that name is no list of numbers, of as many in each.
+        """
+        lines = [line for line in self.evaluations if LEVELS in line["metrics"]]
+        found = [line["metrics"][LEVELS] for line in lines]
+        alike = all(map(_are_numbers, found)) and len({*map(len, found)}) == 1
+        return lines if alike else []
 
     @cached_property
     def curve(self) -> Curve | None:
@@ -297,6 +303,12 @@ def _value(evaluation: Record, name: str) -> float | None:
     """Return a metric of an evaluation; None if it has none that can be drawn."""
     metric = headline({name: evaluation["metrics"].get(name)})
     return None if metric is None or abs(metric[1]) > LARGEST else metric[1]
+
+
+def _are_numbers(value: object) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(each is None or isinstance(each, int | float) for each in value)
 
 
 def joules_of(point: Point) -> float:

@@ -349,6 +349,48 @@ def test_a_damaged_history_is_not_drawn_and_named(tmp_path, change):
     assert not (tmp_path / "run.png").exists()
 
 
+UNITS = {
+    "event": "units",
+    "ranks": [0, 2],
+    "updates": [3, 1],
+    "bin": 2,
+    "groups": [{"name": "hidden", "size": 3, "counts": [[2, 1], [1, 0]]}],
+    "wall": {"seconds": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": []},
+        {"groups": [{"name": "hidden", "size": 9, "counts": [[2, 1], [1, 0]]}]},
+        {"groups": [{"name": "hidden", "size": 3, "counts": [[2, 1], [1, "a"]]}]},
+        {"ranks": None},
+        {"ranks": [0]},
+        {"updates": [3]},
+        {"updates": [3, 0]},
+        {"bin": 0},
+    ],
+    ids=str,
+)
+def test_damaged_counts_of_units_are_told(tmp_path, change):
+    *lines, end = history("a", 0, [0.5, 0.75])
+    write(tmp_path / "whole" / "a" / "seed-0", [*lines, UNITS, end])
+    assert read_series([tmp_path])[0].runs[0].units is not None
+    path = write(tmp_path / "a" / "seed-1", [*lines, {**UNITS, **change}, end])
+    with pytest.raises(DataError, match=f"the history {path} is damaged"):
+        read_series([tmp_path])
+
+
+@pytest.mark.parametrize("levels", [0.5, "x", [], ["x"], [[0.5]], [0.5, 0.25, 0.5]])
+def test_what_is_no_accuracy_of_each_level_is_not_drawn_as_one(levels):
+    lines = history("a", 0, [0.5, 0.75, 0.8])
+    for line, value in zip(lines[1:], ([0.5, None], [0.5, 0.25], levels), strict=False):
+        line["metrics"]["level-accuracy"] = value
+    assert RunLog.from_records(lines[:3]).level_evaluations
+    assert RunLog.from_records(lines).level_evaluations == []
+
+
 def with_updates(numbers):
     first, *rest = history("fedavg", 0, (0.5,))
     updates = [
