@@ -13,8 +13,9 @@ from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.probe import Probe, probing, run
+from flwr_asyncdrop.submodel.probe import Probe, probing
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
+from flwr_asyncdrop.submodel.running_passes import run
 from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (

@@ -52,6 +52,14 @@ def agree(
     return all(_close(*leaf, _SHIFTS[dtype]) for leaf in leaves)
 
 
+def any_nan(outputs: Sequence[Sequence[Any]]) -> bool:
+    """Tell whether a number in the leaves of several passes is none."""
+    tensors = [
+        leaf for leaves in outputs for leaf in leaves if isinstance(leaf, Tensor)
+    ]
+    return any(bool(tensor.isnan().any()) for tensor in tensors)
+
+
 def are_near(found: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Tell whether the leaves are equal, but for what is tiny beside the largest."""
     if len(found) != len(expected):
@@ -69,6 +77,23 @@ def _near(found: Any, expected: Any) -> bool:
     sizes = expected[expected.isfinite()].abs()
     tiny = _TINY * float(sizes.max()) if len(sizes) else 0.0
     return torch.allclose(found, expected, rtol=0.0, atol=tiny, equal_nan=True)
+
+
+def are_still(found: Sequence[Sequence[Any]], shifted: Sequence[Sequence[Any]]) -> bool:
+    """Tell whether there are real outputs, and none moved as the weights did.
+
+    Both have the leaves of several passes, `shifted` after `shift_`.
+    """
+    pairs = [
+        (one.to_dense(), other.to_dense())
+        for ones, others in zip(found, shifted, strict=True)
+        for one, other in zip(ones, others, strict=False)
+        if isinstance(one, Tensor) and is_inexact(one)
+    ]
+    return bool(pairs) and not any(
+        one.shape != other.shape or bool(((one != other) & one.isfinite()).any())
+        for one, other in pairs
+    )
 
 
 def _close(found: Any, expected: Any, shifted: Any, shift: float) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from flwr_asyncdrop.submodel.nested import parts
 
 _ATTRIBUTES = frozenset(vars(nn.Module()))  # of every module
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 def own_generators(model: nn.Module) -> list[Any]:
@@ -24,7 +25,11 @@ def own_generators(model: nn.Module) -> list[Any]:
     kept: list[Any] = []
     files = set[str]()
     for module in model.modules():
-        kept += [v for name, v in vars(module).items() if name not in _ATTRIBUTES]
+        kept += [
+            value
+            for name, value in vars(module).items()
+            if name not in _ATTRIBUTES and type(value) not in _PLAIN
+        ]
         files |= {kind.__module__ for kind in type(module).__mro__}
     for name in sorted(files & sys.modules.keys()):
         if not name.startswith(("torch.", "builtins")):
@@ -33,7 +38,9 @@ def own_generators(model: nn.Module) -> list[Any]:
 
 
 def _is_generator(value: Any) -> bool:
-    kinds = random.Random, np.random.Generator, np.random.RandomState, torch.Generator
+    if type(value) is torch.Generator:  # isinstance takes long there
+        return True
+    kinds = random.Random, np.random.Generator, np.random.RandomState
     return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
 
 

@@ -28,7 +28,8 @@ from flwr_asyncdrop.submodel.passes import Pass, in_precision
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.precision import own_precision
 from flwr_asyncdrop.submodel.private_copy import private_copy
-from flwr_asyncdrop.submodel.probe import Probe, num_weights
+from flwr_asyncdrop.submodel.probe import Probe
+from flwr_asyncdrop.submodel.running_passes import num_weights
 from flwr_asyncdrop.submodel.training import few
 from flwr_asyncdrop.submodel.types import (
     Indices,

@@ -1,9 +1,8 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,14 +13,17 @@ from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.compare import are_near
-from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws
-from flwr_asyncdrop.submodel.generators import same_random_state
 from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
-from flwr_asyncdrop.submodel.nested import leaves
-from flwr_asyncdrop.submodel.passes import Pass, prepared, variations
-from flwr_asyncdrop.submodel.precision import own_precision
+from flwr_asyncdrop.submodel.passes import Pass, prepared
 from flwr_asyncdrop.submodel.private_copy import private_copy
+from flwr_asyncdrop.submodel.running_passes import (
+    DoesNotTrainError,
+    failure_of,
+    find_passes,
+    is_large,
+    run,
+)
 from flwr_asyncdrop.submodel.seen import Seen
 from flwr_asyncdrop.submodel.types import (
     Example,
@@ -33,7 +35,6 @@ from flwr_asyncdrop.submodel.types import (
 # A model of more bytes is probed in single precision: a copy in double precision would
 # take more than twice its memory.
 _LARGE = 32 * 2**20
-_MANY = 2_000_000  # weights
 _LONG = 0.05  # seconds of a pass on one thread
 
 
@@ -92,29 +93,6 @@ class Probe:
         return True
 
 
-def is_large(model: nn.Module) -> bool:
-    """Tell whether runs of `model` are too costly for many of them."""
-    return num_weights(model) > _MANY
-
-
-def num_weights(model: nn.Module) -> int:
-    """Return how many elements the parameters of `model` have."""
-    return sum(tensor.numel() for tensor in model.parameters())
-
-
-def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:
-    """Return the leaves of what `model` gives on a pass; it may change its buffers."""
-    model.train(way.training)
-    with ExitStack() as stack:
-        stack.enter_context(same_random_state(model))
-        stack.enter_context(warnings.catch_warnings(action="ignore"))
-        if way.watched:
-            stack.enter_context(draws or way.draws())
-            stack.enter_context(own_precision(model))
-        # Models may write on what they are given.
-        return list(leaves(way.cast(Tensor.clone).example.run(model)))
-
-
 @contextmanager
 def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
     """Yield a probe of `model`, to be run inside: kernels are plain, and threads few.
@@ -140,7 +118,7 @@ def probing(model: nn.Module, examples: Sequence[Example]) -> Iterator[Probe]:
 def _seconds(probe: Probe) -> float:
     """Return how long a pass takes that nothing watches."""
     start = time.perf_counter()
-    _failure(probe.model, replace(probe.passes[0], watched=False))
+    failure_of(probe.model, replace(probe.passes[0], watched=False))
     return time.perf_counter() - start
 
 
@@ -164,8 +142,8 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
         try:
             seen = Seen()
             with kept_caches(model):
-                passes = _passes(copied, examples, dtype, seen)
-        except _DoesNotTrainError as error:
+                passes = find_passes(copied, examples, dtype, seen)
+        except DoesNotTrainError as error:
             failure = failure or error
         except Exception as error:  # whatever the model's own code raises
             failure = error
@@ -184,7 +162,7 @@ def make_probe(model: nn.Module, examples: Sequence[Example]) -> Probe:
             f"({first_line(failure)}), and plans are made without: have it do what "
             "needs them only if torch.is_grad_enabled()"
         ) from failure
-    if isinstance(failure, _DoesNotTrainError):
+    if isinstance(failure, DoesNotTrainError):
         raise UnsupportedModelError(
             f"{name} does not run in training mode ({failure}): pass example inputs as "
             "training does, with targets if it takes them then"
@@ -214,14 +192,10 @@ def _needs_gradients(model: nn.Module, example: Example, dtype: torch.dtype) -> 
     """Whether a model that does not run in training mode does so with gradients."""
     first = next(prepared(example, dtype, torch.Generator().manual_seed(0)))
     way = Pass(first, training=True)
-    if _failure(model, way) is None:
+    if failure_of(model, way) is None:
         return False
     with torch.enable_grad():
-        return _failure(model, way) is None
-
-
-class _DoesNotTrainError(Exception):
-    pass
+        return failure_of(model, way) is None
 
 
 def _most_finite(noisy: Probe, source: nn.Module, finite: int, numbers: int) -> Probe:
@@ -277,97 +251,3 @@ def _check_kind(model: nn.Module) -> None:
                 "not sent: pass it as an input, or register it as a buffer with "
                 "persistent=False"
             )
-
-
-def _passes(
-    model: nn.Module, examples: Sequence[Example], dtype: torch.dtype, seen: Seen
-) -> tuple[Pass, ...]:
-    """Return passes that run: the examples, and variations of the first, in both modes.
-
-    Raises what the model raises if an example runs in neither mode.
-    """
-    generator = torch.Generator().manual_seed(0)
-    found: list[Pass] = []
-    for example in examples:
-        kinds: list[Example] = []
-        for kind in prepared(example, dtype, generator):
-            kinds.append(kind)
-            tried = [_tried(model, Pass(kind, mode), seen) for mode in (False, True)]
-            failures = [failure for _, failure in tried]
-            if not all(failures):
-                break
-        else:
-            unwatched = [Pass(kind, training=False, watched=False) for kind in kinds]
-            running = [k for k in unwatched if _failure(model, k, seen) is None]
-            if not running:
-                raise next(failure for failure in failures if failure)
-            found.append(running[0])
-        found += [way for way, failure in tried if failure is None]
-    if not found[0].watched:
-        return tuple(found)
-    varied = list(_varied(model, found[0].example, seen))
-    if is_large(model) and len(examples) == 1 and varied and varied[0].training:
-        found = found[:1]  # one in training mode will do
-    found += varied
-    trained = [way for way in found if way.training]
-    if not trained:
-        raise _DoesNotTrainError(first_line(failures[1])) from failures[1]
-    for training in (True, False):
-        drawn = [way for way in seen.drawn if way.training is training]
-        found += _at_extremes(model, drawn, seen)
-    return tuple(found)
-
-
-def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
-    """Yield variations that run, in training mode and in eval mode by turns."""
-    rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
-    thorough = not is_large(model)
-    kinds = variations(example, min(rows, default=0), thorough=thorough)
-    training = True
-    for alternatives in kinds:
-        for varied in alternatives:
-            modes = (training, not training)
-            tried = (_tried(model, Pass(varied, mode), seen) for mode in modes)
-            running = next((way for way, why in tried if why is None), None)
-            if running is not None:
-                yield running
-                training = not running.training
-                break
-
-
-def _at_extremes(model: nn.Module, ways: Sequence[Pass], seen: Seen) -> Iterator[Pass]:
-    """Yield the first of the passes with small and with large random numbers."""
-    extremes = [replace(way, level=level) for way in ways[:1] for level in EXTREMES]
-    yield from (way for way in extremes if _failure(model, way, seen) is None)
-
-
-def _tried(model: nn.Module, way: Pass, seen: Seen) -> tuple[Pass, Exception | None]:
-    """Return a pass and what it raises: one with plain numbers if it needs them."""
-    draws = way.draws()
-    failure = _failure(model, way, seen, draws)
-    if failure is not None and draws.has_followed:
-        plain = replace(way, follows=False)
-        if _failure(model, plain, seen) is None:
-            return plain, None
-    return way, failure
-
-
-def _failure(
-    model: nn.Module,
-    way: Pass,
-    seen: Seen | None = None,
-    draws: FixedDraws | None = None,
-) -> Exception | None:
-    """Return what a pass raises; if it raises nothing, add to `seen` what it shows."""
-    draws, moving = draws or way.draws(), set[str]()
-    try:
-        with kept_state(model, moving=moving):
-            outputs = run(model, way, draws)
-    except Exception as error:  # whatever the model's own code raises
-        return error
-    if seen is not None:
-        seen.note(way, outputs)
-        seen.moving |= moving
-        if draws.uses_level:
-            seen.drawn.append(way)
-    return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.readable import kind_and_line
-from flwr_asyncdrop.submodel.compare import agree, shift_
+from flwr_asyncdrop.submodel.compare import agree, any_nan, are_still, shift_
 from flwr_asyncdrop.submodel.conventions import unclear_groups
 from flwr_asyncdrop.submodel.derived import estimated_groups
 from flwr_asyncdrop.submodel.experts import (
@@ -24,13 +24,18 @@ from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.passes import Pass
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe, is_large, run
+from flwr_asyncdrop.submodel.probe import Probe
+from flwr_asyncdrop.submodel.running_passes import is_large, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")
 
 _TINY = {torch.float64: 1e-100, torch.float32: 1e-15}  # its square is not zero
 _IN_ORDER = "its units are not interchangeable: reordering changes the output"
+_STILL = (
+    "cannot be verified, as no output follows the weights on the example inputs: pass "
+    "inputs on which they do"
+)
 _UNSTEADY = (
     "cannot be verified, as the model gives something else each time: keep the "
     "generator that it draws from in an attribute of a module"
@@ -75,7 +80,11 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
             for group, count in zip(plan.groups, counts, strict=True)
         ]
         orders = [torch.randperm(g.size, generator=generator) for g in plan.groups]
-        trial = _Trial(tried, plan, state, kept, orders, reorders=counts is one_less)
+        trial = _Trial(
+            *(tried, plan, state, kept, orders),
+            reorders=counts is one_less,
+            looks_for_moves=number == 0,
+        )
         sound = [group for group in range(len(plan.groups)) if group not in faults]
         streams = [group for group in sound if plan.groups[group].kind == "stream"]
         exact = [group for group in sound if group not in streams]
@@ -164,6 +173,7 @@ class _Trial:
     kept: Sequence[Tensor]  # units of each group
     orders: Sequence[Tensor]  # all units of each, in another order
     reorders: bool  # whether it is tried to reorder the units without dropping any
+    looks_for_moves: bool  # whether outputs have to follow the weights
 
     def failure(self, groups: Sequence[int]) -> str | None:
         """Return why the first pass does not run without units of all `groups`."""
@@ -195,7 +205,7 @@ class _Trial:
             return self._fault_of_stream(order, found)
         zeroed = self._run_silenced(sources, 0.0)
         same = self._agree(found, zeroed, shifted)
-        if not same and _any_nan(zeroed) and not _any_nan(found):
+        if not same and any_nan(zeroed) and not any_nan(found):
             # A unit may be scaled by its own length, which must not be 0 / 0.
             tiny = self._run_silenced(sources, _TINY[self.probe.dtype])
             same = self._agree(found, tiny, shifted)
@@ -203,6 +213,9 @@ class _Trial:
             return _IN_ORDER
         if not same:
             return "a narrower model differs from the full one with units silenced"
+        # The units that were kept may be dead ones.
+        if self.looks_for_moves and are_still(found, shifted) and self._is_still():
+            return _STILL
         return None
 
     def _narrow(self, places: Indices) -> nn.Module:
@@ -245,6 +258,14 @@ class _Trial:
             shift_(reordered.values(), self.probe.dtype)
             shifted = [self._run(way) for way in self.probe.passes]
         return self._agree(found, expected, shifted)
+
+    def _is_still(self) -> bool:
+        """Whether no output of the full model follows the weights."""
+        found = [self._run(way) for way in self.probe.passes]
+        copies = {name: tensor.clone() for name, tensor in self.state.items()}
+        shift_(copies.values(), self.probe.dtype)
+        with holding(self.probe.model, copies):
+            return are_still(found, [self._run(way) for way in self.probe.passes])
 
     def _run_narrowed(
         self, small: nn.Module, narrowed: State
@@ -295,13 +316,6 @@ def _form(leaf: Any) -> Any:
         return type(leaf)
     finite = leaf.isfinite()
     return leaf.shape, leaf.dtype, None if bool(finite.all()) else finite.tolist()
-
-
-def _any_nan(outputs: Sequence[Sequence[Any]]) -> bool:
-    tensors = [
-        leaf for leaves in outputs for leaf in leaves if isinstance(leaf, Tensor)
-    ]
-    return any(bool(tensor.isnan().any()) for tensor in tensors)
 
 
 def _sources(plan: Plan, places: Indices, order: Tensor) -> Indices:

@@ -19,6 +19,7 @@ from flwr_asyncdrop.submodel import (
     load_submodel,
     plan_submodels,
     probe,
+    running_passes,
     verify_plan,
 )
 from flwr_asyncdrop.submodel.advice import _ADVICE
@@ -855,8 +856,8 @@ def test_numbers_from_a_generator_of_the_models_own():
 @pytest.mark.parametrize(
     "limits",
     [
-        pytest.param({(probe, "_MANY")}, id="many"),
-        pytest.param({(probe, "_MANY"), (probe, "_LARGE")}, id="single"),
+        pytest.param({(running_passes, "_MANY")}, id="many"),
+        pytest.param({(running_passes, "_MANY"), (probe, "_LARGE")}, id="single"),
         pytest.param({(probe, "_LARGE"), (gradients, "_MOST")}, id="never in double"),
     ],
 )

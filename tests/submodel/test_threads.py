@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import plan_submodels, probe, verify_plan
+from flwr_asyncdrop.submodel import plan_submodels, probe, running_passes, verify_plan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
 
 THREADS = 3
@@ -77,7 +77,7 @@ def test_not_where_a_pass_takes_long(monkeypatch):
 
 
 def test_not_of_a_large_model(monkeypatch):
-    monkeypatch.setattr(probe, "_MANY", 1)
+    monkeypatch.setattr(running_passes, "_MANY", 1)
     plan_submodels(perceptron(), torch.randn(2, 4))
     assert set(Watched.seen) == {THREADS}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels, verify
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.probe import make_probe
@@ -118,6 +119,36 @@ def test_groups_that_do_not_run_cost_few_passes(monkeypatch):
     for name, dims in expected.axes.items():
         for dim, units in dims.items():
             assert torch.equal(found.axes[name][dim], units)
+
+
+STILL = {
+    "a dead unit": lambda out: torch.relu(out - 1e3),
+    "clamped": lambda out: (out + 1e3).clamp(0, 1),
+    "a sign": lambda out: (out + 1e3).sign(),
+    "a decision": lambda out: (out > 1e3).double(),
+}
+
+
+@pytest.mark.parametrize("name", STILL)
+def test_outputs_that_do_not_follow_the_weights_verify_nothing(name):
+    class Still(nn.Sequential):
+        def forward(self, x):
+            hidden = self[0](x)
+            return STILL[name](self[1](hidden * (4 / hidden.shape[1])))
+
+    with pytest.raises(UnsupportedModelError, match="no output follows the weights"):
+        plan_submodels(Still(nn.Linear(5, 4), nn.Linear(4, 3)), vectors())
+
+
+def test_a_choice_by_number_is_an_output_that_is_compared():
+    class Chooses(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x).argmax(1)
+
+    plan = plan_submodels(
+        seeded(lambda: Chooses(nn.Linear(5, 4), nn.Linear(4, 3))), vectors()
+    )
+    assert [group.name for group in plan.groups] == ["0"]
 
 
 class ByTheLargest(nn.Module):
