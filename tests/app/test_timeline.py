@@ -93,9 +93,11 @@ def check(folder, count, settings):
     found = [
         {name: value for name, value in line.items() if name not in unsaid}
         for line in read_history(path)
-        if line["event"] not in ("run", "units")
+        if line["event"] not in ("run", "units", "step")
     ]
     assert found == wanted.lines
+    steps = [line["version"] for line in read_history(path) if line["event"] == "step"]
+    assert steps == list(range(1, len(steps) + 1))
     if config.milestones_in_seconds:
         assert costs.lr_factors == [task.lr_factor for task in wanted.tasks]
     check_summary(summarise(read_history(path)), wanted)
