@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,8 +25,7 @@ from flwr_asyncdrop.submodel.narrow import narrow
 from flwr_asyncdrop.submodel.nested import tensors_within
 from flwr_asyncdrop.submodel.passes import Pass, in_precision
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.private_copy import private_copy
+from flwr_asyncdrop.submodel.precision import converted, own_precision
 from flwr_asyncdrop.submodel.probe import Probe
 from flwr_asyncdrop.submodel.running_passes import num_weights
 from flwr_asyncdrop.submodel.training import few
@@ -64,42 +62,33 @@ def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
         return {}
     numbers = range(len(plan.groups))
     exact = [n for n in numbers if plan.groups[n].kind not in ("stream", "expert")]
-    ways = [(probe, way)]
-    if exact and probe.dtype is torch.float32 and num_weights(probe.model) <= _MOST:
-        ways = [*_doubled(probe, way), (probe, way)]
+    precisions = [probe.dtype]
+    if probe.dtype is torch.float32 and num_weights(probe.model) <= _MOST:
+        precisions.insert(0, torch.float64)
 
     def fault(groups: Sequence[int]) -> str | None:
         kept = plan.indices(few(plan, groups))
-        while ways:
+        while precisions:
+            dtype = precisions[0]
             try:
-                return _fault(*ways[0], kept)
+                return _fault(probe, in_precision(way, dtype), dtype, kept)
             except _DoesNotTrainError:
-                del ways[0]  # and its memory
+                del precisions[0]
         return None  # find_untrainable says so
 
     return bisect(exact, fault)
 
 
-def _doubled(probe: Probe, way: Pass) -> list[tuple[Probe, Pass]]:
-    """Return both in double precision, if there can be such a copy."""
-    try:
-        model = private_copy(probe.model, torch.float64, noise=0.0)
-        exact = in_precision(way, torch.float64)
-    except Exception:  # whatever the model's own code raises, or no memory for it
-        return []
-    return [(replace(probe, model=model, passes=(exact,), dtype=torch.float64), exact)]
-
-
 class _DoesNotTrainError(Exception):
-    """The full model does not, in the precision of the probe."""
+    """The full model does not, in this precision."""
 
 
-def _fault(probe: Probe, way: Pass, kept: Indices) -> str | None:
+def _fault(probe: Probe, way: Pass, dtype: torch.dtype, kept: Indices) -> str | None:
     """Return what differs in a submodel of `kept` positions, if anything."""
     model = probe.model
     gradients = _Gradients(kept)
     try:
-        with silencing(model, kept, 0.0):
+        with silencing(model, kept, 0.0), converted(model, dtype):
             written = _train(model, way, probe.written, gradients.add)
     except Exception as error:  # whatever the model's own code raises
         raise _DoesNotTrainError from error
@@ -110,16 +99,16 @@ def _fault(probe: Probe, way: Pass, kept: Indices) -> str | None:
     shapes = shapes_of(state | narrowed)
     small = narrow(model, shapes, make=torch.empty)
     try:
-        with holding(small, state | narrowed):
+        with holding(small, state | narrowed), converted(small, dtype):
             rewritten = _train(small, way, probe.written, gradients.subtract)
     except Exception as error:  # whatever the model's own code raises
         return f"a submodel does not train ({kind_and_line(error)})"
-    if not gradients.agree(probe.dtype):
+    if not gradients.agree(dtype):
         return _OTHER
     expected = {
         name: cut(tensor, kept.get(name, {})) for name, tensor in written.items()
     }
-    if not all(_close(rewritten[n], expected[n], probe.dtype) for n in expected):
+    if not all(_close(rewritten[n], expected[n], dtype) for n in expected):
         return _OTHER_BUFFERS
     return None
 

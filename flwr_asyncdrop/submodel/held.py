@@ -26,7 +26,7 @@ def holding(model: nn.Module, state: State) -> Iterator[None]:
 @contextmanager
 def silencing(model: nn.Module, sources: Indices, value: float) -> Iterator[None]:
     """Fill, in place, the positions that `sources` leaves out with zero, or almost."""
-    tensors = {name: tensor.data for name, tensor in tensors_of(model).items()}
+    tensors = tensors_of(model)
     saved: list[tuple[Tensor, int, Tensor, Tensor]] = []
     done: set[int] = set()  # tied tensors have several names
     try:
@@ -35,16 +35,18 @@ def silencing(model: nn.Module, sources: Indices, value: float) -> Iterator[None
             if tensor.data_ptr() in done:
                 continue
             done.add(tensor.data_ptr())
+            memory = tensor.data
             for dim, positions in dims.items():
                 dropped = torch.ones(tensor.shape[dim], dtype=torch.bool)
                 dropped[positions] = False
                 places = dropped.nonzero().squeeze(1)
-                saved.append((tensor, dim, places, tensor.index_select(dim, places)))
-                tensor.index_fill_(dim, places, value if is_inexact(tensor) else 0)
+                saved.append((tensor, dim, places, memory.index_select(dim, places)))
+                memory.index_fill_(dim, places, value if is_inexact(tensor) else 0)
+            del memory  # it may be converted
         yield
     finally:
         for tensor, dim, places, values in reversed(saved):
-            tensor.index_copy_(dim, places, values)
+            tensor.data.index_copy_(dim, places, values)
 
 
 def taken(state: State, sources: Indices) -> State:

@@ -9,7 +9,8 @@ from torch import Tensor
 from flwr_asyncdrop.submodel.drawn import Watch
 from flwr_asyncdrop.submodel.draws import MIDDLE, FixedDraws, Outcomes
 from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
-from flwr_asyncdrop.submodel.private_copy import COMPLEX, is_constant
+from flwr_asyncdrop.submodel.precision import as_precise
+from flwr_asyncdrop.submodel.private_copy import is_constant
 from flwr_asyncdrop.submodel.types import Example, is_inexact
 
 _MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied
@@ -95,10 +96,7 @@ def _is_blank(tensor: Tensor) -> bool:
 def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     if tensor.is_meta:
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    kind = tensor.dtype
-    if kind.is_floating_point or kind.is_complex:
-        kind = COMPLEX[dtype] if kind.is_complex else dtype
-    return tensor.detach().to("cpu", kind, copy=True)
+    return tensor.detach().to("cpu", as_precise(tensor.dtype, dtype), copy=True)
 
 
 def variations(

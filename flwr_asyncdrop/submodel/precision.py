@@ -1,13 +1,54 @@
-"""Keep a model that is probed in double precision in it throughout."""
+"""Run a model in a precision, and keep one that is in double precision in it."""
 
-from contextlib import AbstractContextManager, nullcontext
+import itertools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._ops import OpOverload
 
+from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
+
+_COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
+
+
+def as_precise(kind: torch.dtype, dtype: torch.dtype) -> torch.dtype:
+    """Return the kind of numbers that has the precision of `dtype`, a real one.
+
+    Whole numbers and truth values stay what they are.
+    """
+    if kind.is_complex:
+        return _COMPLEX[dtype]
+    return dtype if kind.is_floating_point else kind
+
+
+@contextmanager
+def converted(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Let a model's parameters and buffers be in the precision of `dtype`.
+
+    They are converted one after the other: there are never two copies of all. What code
+    keeps of tensors meanwhile is gone afterwards.
+    """
+    kinds = [
+        (tensor, tensor.dtype)
+        for tensor in itertools.chain(model.parameters(), model.buffers())
+        if as_precise(tensor.dtype, dtype) is not tensor.dtype
+        and type(tensor) in (Tensor, nn.Parameter)
+    ]
+    if not kinds:
+        yield
+        return
+    with kept_caches(model):
+        try:
+            for tensor, kind in kinds:
+                tensor.data = tensor.data.to(as_precise(kind, dtype))
+            yield
+        finally:
+            for tensor, kind in kinds:
+                tensor.data = tensor.data.to(kind)
 
 
 def own_precision(model: nn.Module) -> AbstractContextManager[object]:

@@ -11,10 +11,10 @@ from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.experts import use_tensor_operations
+from flwr_asyncdrop.submodel.precision import as_precise
 from flwr_asyncdrop.submodel.types import is_inexact, tensors_of
 
 NOISE = 0.1
-COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 
 
 def private_copy(
@@ -48,8 +48,7 @@ def private_copy(
 
 def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a copy on the CPU; what lies on the device meta gets zeros, masks ones."""
-    real = tensor.is_floating_point()
-    kind = dtype if real else COMPLEX[dtype] if tensor.is_complex() else tensor.dtype
+    kind = as_precise(tensor.dtype, dtype)
     if tensor.is_meta:
         copied = torch.zeros(tensor.shape, dtype=kind)
         if kind is torch.bool:
