@@ -169,6 +169,14 @@ ROOMS: Mapping[str, set[str]] = {
         "strategy",
     },
 }
+# The rooms within submodel, and which of the others each may import.
+INNER_ROOMS: Mapping[str, set[str]] = {
+    "narrowing": set(),
+    "probing": {"narrowing"},
+    "discovery": {"narrowing", "probing"},
+    "verification": {"narrowing", "probing"},
+    "lora": {"narrowing", "probing", "verification"},
+}
 WITHOUT = {
     "flwr": {
         *("exceptions", "extras", "parameters", "paths", "references", "seeding"),
@@ -313,6 +321,28 @@ def test_the_table_has_no_arrow_upward():
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_what_the_table_says(room):
     assert forbidden(MODULES, {room: ROOMS[room]}) == []
+
+
+def test_rooms_within_submodel_import_only_what_the_table_says():
+    inner = {
+        name.removeprefix("submodel."): source.replace(
+            f"{PACKAGE}.submodel.", f"{PACKAGE}."
+        )
+        for name, source in MODULES.items()
+        if name.startswith("submodel.")
+    }
+    folders = {name.split(".")[0] for name in inner if "." in name}
+    assert folders == set(INNER_ROOMS)
+    assert upward(INNER_ROOMS) == []
+    ends = {end for ends in arrows(inner) for end in ends}
+    assert folders <= ends
+    found = {
+        (room, used)
+        for room, used in arrows(inner)
+        if room in INNER_ROOMS and used in INNER_ROOMS
+    }
+    allowed = {(room, used) for room, below in INNER_ROOMS.items() for used in below}
+    assert found <= allowed
 
 
 def test_no_circle_of_rooms():

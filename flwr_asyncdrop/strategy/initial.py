@@ -10,7 +10,11 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
 from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.submodel import Plan, State
-from flwr_asyncdrop.submodel.wrappers import NAMELESS, PREFIXES, are_adapters_alone
+from flwr_asyncdrop.submodel.narrowing.wrappers import (
+    NAMELESS,
+    PREFIXES,
+    are_adapters_alone,
+)
 
 _UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 

@@ -15,7 +15,6 @@ from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
 from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
-from flwr_asyncdrop.submodel.in_place import load_in_place
 from flwr_asyncdrop.submodel.kernels import one_thread, steady_kernels
 from flwr_asyncdrop.submodel.lora import (
     Adapter,
@@ -28,8 +27,9 @@ from flwr_asyncdrop.submodel.lora import (
     lora_state,
 )
 from flwr_asyncdrop.submodel.masking import check_maskable
-from flwr_asyncdrop.submodel.narrow import load_submodel, narrow
-from flwr_asyncdrop.submodel.patches import PATCHES
+from flwr_asyncdrop.submodel.narrowing.in_place import load_in_place
+from flwr_asyncdrop.submodel.narrowing.narrow import load_submodel, narrow
+from flwr_asyncdrop.submodel.narrowing.patches import PATCHES
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.planning import plan_submodels, verify_plan
 from flwr_asyncdrop.submodel.savings import (

@@ -8,8 +8,8 @@ from typing import Self
 import torch
 from torch import nn
 
+from flwr_asyncdrop.submodel.narrowing.skipping import is_inside
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.skipping import is_inside
 from flwr_asyncdrop.submodel.types import (
     frozen_of,
     parameters_of,

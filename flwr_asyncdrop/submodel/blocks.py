@@ -9,14 +9,14 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.block_plan import BlockPlan, tensors_in
-from flwr_asyncdrop.submodel.compare import agree, shift_
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
-from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.probe import Probe, probing
+from flwr_asyncdrop.submodel.narrowing.narrow import load_submodel
+from flwr_asyncdrop.submodel.narrowing.skipping import emptied_blocks, is_inside
+from flwr_asyncdrop.submodel.probing.compare import agree, shift_
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.probe import Probe, probing
+from flwr_asyncdrop.submodel.probing.running_passes import run
 from flwr_asyncdrop.submodel.residual import residual_modules, zeroed
-from flwr_asyncdrop.submodel.running_passes import run
-from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (
     Indices,
@@ -25,7 +25,7 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.verify import bisect
+from flwr_asyncdrop.submodel.verification.verify import bisect
 
 _NO_ROWS = torch.empty(0, dtype=torch.int64)
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.narrowing.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.training import as_given
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.transfer import silenced
 from flwr_asyncdrop.submodel.types import Example, State, tensors_of
+from flwr_asyncdrop.submodel.verification.training import as_given
 
 
 def check_maskable(

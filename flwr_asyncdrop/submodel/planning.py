@@ -11,10 +11,8 @@ from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelE
 from flwr_asyncdrop.readable import first_line
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.discovery import discover
-from flwr_asyncdrop.submodel.gradients import find_other_gradients
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probe import Probe, probing
-from flwr_asyncdrop.submodel.training import find_untrainable
+from flwr_asyncdrop.submodel.probing.probe import Probe, probing
 from flwr_asyncdrop.submodel.types import (
     Inputs,
     Scope,
@@ -23,7 +21,9 @@ from flwr_asyncdrop.submodel.types import (
     parameters_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.verify import find_faults
+from flwr_asyncdrop.submodel.verification.gradients import find_other_gradients
+from flwr_asyncdrop.submodel.verification.training import find_untrainable
+from flwr_asyncdrop.submodel.verification.verify import find_faults
 
 _RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
 

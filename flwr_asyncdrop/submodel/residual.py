@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from flwr_asyncdrop.submodel.probe import Probe
+from flwr_asyncdrop.submodel.probing.probe import Probe
 from flwr_asyncdrop.submodel.types import tensors_of
 
 # What counts as a change of what a module adds, relative to it.

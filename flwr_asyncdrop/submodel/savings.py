@@ -15,13 +15,12 @@ from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.default_device import cpu_by_default, given_default
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.experts import tensor_operations
-from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
-from flwr_asyncdrop.submodel.narrow import load_submodel
-from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.narrowing.experts import tensor_operations
+from flwr_asyncdrop.submodel.narrowing.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.training import as_given
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (
     Inputs,
@@ -30,6 +29,7 @@ from flwr_asyncdrop.submodel.types import (
     frozen_of,
     tensors_of,
 )
+from flwr_asyncdrop.submodel.verification.training import as_given
 
 _NUM_DRAWS = 4
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flwr_asyncdrop.submodel.narrow import LACKS
+from flwr_asyncdrop.submodel.narrowing.narrow import LACKS
 from flwr_asyncdrop.wire.npy import CODED
 
 _MOST_CHARACTERS = 100_000

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
 from flwr_asyncdrop.readable import printable_ends, shown
+from flwr_asyncdrop.submodel.narrowing.wrappers import NAMELESS, wrapped_as
 from flwr_asyncdrop.submodel.types import State
-from flwr_asyncdrop.submodel.wrappers import NAMELESS, wrapped_as
 from flwr_asyncdrop.wire.advice import advice
 from flwr_asyncdrop.wire.arrays import read_sound_array
 from flwr_asyncdrop.wire.coded import is_coded, read_trained

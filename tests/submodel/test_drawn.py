@@ -11,7 +11,7 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
-from flwr_asyncdrop.submodel.drawn import Follower, Watch
+from flwr_asyncdrop.submodel.probing.drawn import Follower, Watch
 from tests.submodel.networks import seeded, vectors
 
 # ruff: noqa: S311, NPY002

@@ -14,7 +14,7 @@ from flwr_asyncdrop.submodel import (
     merge_,
     plan_submodels,
 )
-from flwr_asyncdrop.submodel.experts import without_experts
+from flwr_asyncdrop.submodel.narrowing.experts import without_experts
 from tests.submodel.mixtures import (
     EXPERTS,
     INNER,

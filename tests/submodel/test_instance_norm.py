@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
-from flwr_asyncdrop.submodel.in_place import load_in_place
+from flwr_asyncdrop.submodel.narrowing.in_place import load_in_place
 from tests.submodel.agreement import planned
 
 DIMS = {

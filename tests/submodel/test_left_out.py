@@ -23,8 +23,8 @@ from flwr_asyncdrop.submodel import (
     verify_plan,
 )
 from flwr_asyncdrop.submodel.advice import _ADVICE
-from flwr_asyncdrop.submodel.draws import FixedDraws
-from flwr_asyncdrop.submodel.probe import probing
+from flwr_asyncdrop.submodel.probing.draws import FixedDraws
+from flwr_asyncdrop.submodel.probing.probe import probing
 from flwr_asyncdrop.submodel.types import Example
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 

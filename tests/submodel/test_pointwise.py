@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.submodel import load_submodel
-from flwr_asyncdrop.submodel.pointwise import (
+from flwr_asyncdrop.submodel.narrowing.pointwise import (
     StridedPointwiseConv2d,
     use_safe_convolutions,
 )

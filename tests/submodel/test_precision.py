@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.held import silencing
-from flwr_asyncdrop.submodel.precision import converted
+from flwr_asyncdrop.submodel.probing.held import silencing
+from flwr_asyncdrop.submodel.probing.precision import converted
 from flwr_asyncdrop.submodel.types import tensors_of
 
 _TABLES: dict[str, Tensor] = {}

@@ -12,7 +12,7 @@ from flwr_asyncdrop.submodel import (
     load_submodel,
     plan_submodels,
 )
-from flwr_asyncdrop.submodel.scaling import InputScale
+from flwr_asyncdrop.submodel.narrowing.scaling import InputScale
 from tests.submodel.networks import (
     ResidualNet,
     SeparableConv,

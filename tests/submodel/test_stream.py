@@ -10,7 +10,7 @@ from flwr_asyncdrop import AsyncDrop
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from flwr_asyncdrop.submodel.discovery import discover
-from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.probing.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example, owner_of
 from tests.submodel.networks import (
     Encoder,

@@ -9,9 +9,9 @@ from torch import nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels, verify
 from flwr_asyncdrop.submodel.kernels import plain_kernels
-from flwr_asyncdrop.submodel.probe import make_probe
+from flwr_asyncdrop.submodel.probing.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example
-from flwr_asyncdrop.submodel.verify import bisect, find_faults
+from flwr_asyncdrop.submodel.verification.verify import bisect, find_faults
 from tests.submodel.networks import seeded, vectors
 
 

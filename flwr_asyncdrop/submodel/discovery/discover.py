@@ -10,14 +10,14 @@ from flwr_asyncdrop.submodel.discovery.grouping import group_units
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer, along
 from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
-from flwr_asyncdrop.submodel.experts import UncheckedOneHot
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import Pass
+from flwr_asyncdrop.submodel.narrowing.experts import UncheckedOneHot
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.probe import Probe
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import Pass
+from flwr_asyncdrop.submodel.probing.precision import own_precision
+from flwr_asyncdrop.submodel.probing.probe import Probe
 from flwr_asyncdrop.submodel.types import is_inexact, owner_of, tensors_of
 
 _MOST_PATHS = 16

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.discovery.labels import TOGETHER, LabelSpace
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids, UnionFind
-from flwr_asyncdrop.submodel.patches import makes_last_dim
+from flwr_asyncdrop.submodel.narrowing.patches import makes_last_dim
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
     UnitKind,

@@ -11,9 +11,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.discovery.labels import LabelSpace, Layer
 from flwr_asyncdrop.submodel.discovery.readers import Readers
-from flwr_asyncdrop.submodel.drawn import Watch
-from flwr_asyncdrop.submodel.generators import own_generators, states_of
-from flwr_asyncdrop.submodel.nested import leaves, tensors_within
+from flwr_asyncdrop.submodel.probing.drawn import Watch
+from flwr_asyncdrop.submodel.probing.generators import own_generators, states_of
+from flwr_asyncdrop.submodel.probing.nested import leaves, tensors_within
 
 _CELLS = (nn.RNNBase, nn.RNNCellBase)
 _OTHER_PATH = (

@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import nn
 
-from flwr_asyncdrop.submodel.copies import copy_module
 from flwr_asyncdrop.submodel.lora.tensors import travelling
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module
 
 
 def copy_adapters(model: nn.Module) -> nn.Module:

@@ -3,14 +3,14 @@
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.plan import LoraPlan
 from flwr_asyncdrop.submodel.lora.tensors import travelling
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.savings import FlopCounter
 from flwr_asyncdrop.submodel.types import Inputs, Shapes, examples_of
 

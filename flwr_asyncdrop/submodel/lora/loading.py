@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.in_place import resize_
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import (
@@ -20,7 +19,8 @@ from flwr_asyncdrop.submodel.lora.tensors import (
     ranks_of,
     travelling,
 )
-from flwr_asyncdrop.submodel.patches import patch
+from flwr_asyncdrop.submodel.narrowing.in_place import resize_
+from flwr_asyncdrop.submodel.narrowing.patches import patch
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
 
 _SKIPPED = "_asyncdrop_skipped"

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
-from flwr_asyncdrop.submodel.in_place import overlapping
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
 from flwr_asyncdrop.submodel.lora.tensors import (
     check_unmerged,
@@ -18,6 +17,7 @@ from flwr_asyncdrop.submodel.lora.tensors import (
     travelling,
 )
 from flwr_asyncdrop.submodel.lora.trial import find_wrong
+from flwr_asyncdrop.submodel.narrowing.in_place import overlapping
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
     Inputs,

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import kind_and_line
 from flwr_asyncdrop.submodel.default_device import given_default
-from flwr_asyncdrop.submodel.draws import FixedDraws
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.kept_state import kept_state
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.pairs import Pairs
 from flwr_asyncdrop.submodel.lora.tensors import is_peft, lora_state, travelling
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import mapped
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.probing.draws import FixedDraws
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.transfer import extract, silenced
 from flwr_asyncdrop.submodel.types import Example, Keep, State
-from flwr_asyncdrop.submodel.verify import bisect
+from flwr_asyncdrop.submodel.verification.verify import bisect
 
 # How far two outputs may be apart: of what the dropped components change, and of the
 # output itself, in units of its rounding.

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from flwr_asyncdrop.submodel.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
 from flwr_asyncdrop.submodel.reach import ABSENT, LRU, PLAIN, content, places_of
 
 

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.drawn import Follower, Watch
+from flwr_asyncdrop.submodel.probing.drawn import Follower, Watch
 
 Outcomes: TypeAlias = Mapping[int, bool]
 """Number of a truth value, in the order of the pass -> its value."""

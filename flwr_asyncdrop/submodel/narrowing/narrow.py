@@ -8,21 +8,21 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.conventions import follow_conventions
-from flwr_asyncdrop.submodel.copies import copy_module
-from flwr_asyncdrop.submodel.instance_norm import take_any_width
-from flwr_asyncdrop.submodel.mixtures import follow_experts
-from flwr_asyncdrop.submodel.patches import patch
-from flwr_asyncdrop.submodel.pointwise import use_safe_convolutions
-from flwr_asyncdrop.submodel.scaling import scale_inputs
-from flwr_asyncdrop.submodel.skipping import emptied_blocks, is_inside, skip
+from flwr_asyncdrop.submodel.narrowing.conventions import follow_conventions
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.instance_norm import take_any_width
+from flwr_asyncdrop.submodel.narrowing.mixtures import follow_experts
+from flwr_asyncdrop.submodel.narrowing.patches import patch
+from flwr_asyncdrop.submodel.narrowing.pointwise import use_safe_convolutions
+from flwr_asyncdrop.submodel.narrowing.scaling import scale_inputs
+from flwr_asyncdrop.submodel.narrowing.skipping import emptied_blocks, is_inside, skip
+from flwr_asyncdrop.submodel.narrowing.wrappers import are_adapters_alone, wrapped_as
 from flwr_asyncdrop.submodel.types import (
     State,
     check_initialised,
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.wrappers import are_adapters_alone, wrapped_as
 
 LACKS = "also needs the tensor"
 """What is said of a module that lacks one; the server looks for it, too."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel.nested import parts
+from flwr_asyncdrop.submodel.probing.nested import parts
 
 _ATTRIBUTES = frozenset(vars(nn.Module()))  # of every module
 _PLAIN = frozenset({bool, int, float, str, type(None)})

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.passes import Pass
+from flwr_asyncdrop.submodel.probing.passes import Pass
 
 
 @dataclass

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.submodel.drawn import Watch
-from flwr_asyncdrop.submodel.draws import MIDDLE, FixedDraws, Outcomes
-from flwr_asyncdrop.submodel.nested import map_tensors, tensors_within
-from flwr_asyncdrop.submodel.precision import as_precise
-from flwr_asyncdrop.submodel.private_copy import is_constant
+from flwr_asyncdrop.submodel.probing.drawn import Watch
+from flwr_asyncdrop.submodel.probing.draws import MIDDLE, FixedDraws, Outcomes
+from flwr_asyncdrop.submodel.probing.nested import map_tensors, tensors_within
+from flwr_asyncdrop.submodel.probing.precision import as_precise
+from flwr_asyncdrop.submodel.probing.private_copy import is_constant
 from flwr_asyncdrop.submodel.types import Example, is_inexact
 
 _MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
+from flwr_asyncdrop.submodel.probing.caches import kept_caches
 
 _COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 

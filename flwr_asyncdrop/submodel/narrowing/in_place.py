@@ -21,10 +21,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.copies import copy_module
-from flwr_asyncdrop.submodel.derived import refresh, without_values
-from flwr_asyncdrop.submodel.narrow import adapt, blank_copy
-from flwr_asyncdrop.submodel.scaling import add_scale, remove_scales, scales_of
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.derived import refresh, without_values
+from flwr_asyncdrop.submodel.narrowing.narrow import adapt, blank_copy
+from flwr_asyncdrop.submodel.narrowing.scaling import (
+    add_scale,
+    remove_scales,
+    scales_of,
+)
 from flwr_asyncdrop.submodel.types import (
     Shapes,
     State,

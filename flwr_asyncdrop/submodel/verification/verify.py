@@ -11,21 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.readable import kind_and_line
-from flwr_asyncdrop.submodel.compare import agree, any_nan, are_still, shift_
-from flwr_asyncdrop.submodel.conventions import unclear_groups
-from flwr_asyncdrop.submodel.derived import estimated_groups
-from flwr_asyncdrop.submodel.experts import (
+from flwr_asyncdrop.submodel.narrowing.conventions import unclear_groups
+from flwr_asyncdrop.submodel.narrowing.derived import estimated_groups
+from flwr_asyncdrop.submodel.narrowing.experts import (
     dropped_experts,
     with_all_experts,
     without_experts,
 )
-from flwr_asyncdrop.submodel.held import holding, silencing, taken
-from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.narrow import narrow
-from flwr_asyncdrop.submodel.passes import Pass
+from flwr_asyncdrop.submodel.narrowing.narrow import narrow
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
-from flwr_asyncdrop.submodel.probe import Probe
-from flwr_asyncdrop.submodel.running_passes import is_large, run
+from flwr_asyncdrop.submodel.probing.compare import agree, any_nan, are_still, shift_
+from flwr_asyncdrop.submodel.probing.held import holding, silencing, taken
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.passes import Pass
+from flwr_asyncdrop.submodel.probing.probe import Probe
+from flwr_asyncdrop.submodel.probing.running_passes import is_large, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from flwr_asyncdrop.submodel.attention import NarrowMultiheadAttention
-from flwr_asyncdrop.submodel.derived import refresh
-from flwr_asyncdrop.submodel.recurrent import PaddedLSTM
+from flwr_asyncdrop.submodel.narrowing.attention import NarrowMultiheadAttention
+from flwr_asyncdrop.submodel.narrowing.derived import refresh
+from flwr_asyncdrop.submodel.narrowing.recurrent import PaddedLSTM
 
 Patch: TypeAlias = Callable[[Any, Any], None]
 """Sets the attributes of a narrowed module; the second argument is the full one."""

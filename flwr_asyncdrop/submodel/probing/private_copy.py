@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
-from flwr_asyncdrop.submodel.copies import copy_module
-from flwr_asyncdrop.submodel.experts import use_tensor_operations
-from flwr_asyncdrop.submodel.precision import as_precise
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.experts import use_tensor_operations
+from flwr_asyncdrop.submodel.probing.precision import as_precise
 from flwr_asyncdrop.submodel.types import is_inexact, tensors_of
 
 NOISE = 0.1

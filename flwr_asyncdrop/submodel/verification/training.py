@@ -8,18 +8,18 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import kind_and_line
-from flwr_asyncdrop.submodel.caches import kept_caches
 from flwr_asyncdrop.submodel.default_device import given_default
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.in_place import check_separate, load_in_place
 from flwr_asyncdrop.submodel.kernels import uncompiled
-from flwr_asyncdrop.submodel.narrow import blank_copy
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import mapped
+from flwr_asyncdrop.submodel.narrowing.in_place import check_separate, load_in_place
+from flwr_asyncdrop.submodel.narrowing.narrow import blank_copy
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.probing.caches import kept_caches
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import Example, Keep, shapes_of, tensors_of
-from flwr_asyncdrop.submodel.verify import bisect
+from flwr_asyncdrop.submodel.verification.verify import bisect
 
 
 def find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[int, str]:

@@ -25,7 +25,7 @@ from flwr_asyncdrop.submodel.naming import (
     is_width,
     names_read,
 )
-from flwr_asyncdrop.submodel.patches import has_patch, makes_last_dim
+from flwr_asyncdrop.submodel.narrowing.patches import has_patch, makes_last_dim
 from flwr_asyncdrop.submodel.plan import Plan
 
 _MEANINGS = (is_head_count, is_repeat_count, is_head_dim, is_width)

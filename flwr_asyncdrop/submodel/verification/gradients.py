@@ -18,17 +18,16 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 
 from flwr_asyncdrop.readable import kind_and_line
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.held import cut, holding, silencing, taken
-from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.narrow import narrow
-from flwr_asyncdrop.submodel.nested import tensors_within
-from flwr_asyncdrop.submodel.passes import Pass, in_precision
+from flwr_asyncdrop.submodel.narrowing.narrow import narrow
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.precision import converted, own_precision
-from flwr_asyncdrop.submodel.probe import Probe
-from flwr_asyncdrop.submodel.running_passes import num_weights
-from flwr_asyncdrop.submodel.training import few
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.held import cut, holding, silencing, taken
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.nested import tensors_within
+from flwr_asyncdrop.submodel.probing.passes import Pass, in_precision
+from flwr_asyncdrop.submodel.probing.precision import converted, own_precision
+from flwr_asyncdrop.submodel.probing.probe import Probe
+from flwr_asyncdrop.submodel.probing.running_passes import num_weights
 from flwr_asyncdrop.submodel.types import (
     Indices,
     State,
@@ -36,7 +35,8 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.verify import bisect
+from flwr_asyncdrop.submodel.verification.training import few
+from flwr_asyncdrop.submodel.verification.verify import bisect
 
 # By precision; the second of the largest gradient of all, since others may be nothing
 # but what is left of sums that cancel, as all may be: of those the third.

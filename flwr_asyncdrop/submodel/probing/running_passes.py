@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from flwr_asyncdrop.readable import first_line
-from flwr_asyncdrop.submodel.draws import EXTREMES, FixedDraws
-from flwr_asyncdrop.submodel.generators import same_random_state
-from flwr_asyncdrop.submodel.kept_state import kept_state
-from flwr_asyncdrop.submodel.nested import leaves
-from flwr_asyncdrop.submodel.passes import Pass, prepared, variations
-from flwr_asyncdrop.submodel.precision import own_precision
-from flwr_asyncdrop.submodel.seen import Seen
+from flwr_asyncdrop.submodel.probing.draws import EXTREMES, FixedDraws
+from flwr_asyncdrop.submodel.probing.generators import same_random_state
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state
+from flwr_asyncdrop.submodel.probing.nested import leaves
+from flwr_asyncdrop.submodel.probing.passes import Pass, prepared, variations
+from flwr_asyncdrop.submodel.probing.precision import own_precision
+from flwr_asyncdrop.submodel.probing.seen import Seen
 from flwr_asyncdrop.submodel.types import Example
 
 _MANY = 2_000_000  # weights

@@ -11,20 +11,20 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.readable import first_line
-from flwr_asyncdrop.submodel.caches import kept_caches
-from flwr_asyncdrop.submodel.compare import are_near
-from flwr_asyncdrop.submodel.kept_state import kept_state, parameter_sums
 from flwr_asyncdrop.submodel.kernels import one_thread, plain_kernels
-from flwr_asyncdrop.submodel.passes import Pass, prepared
-from flwr_asyncdrop.submodel.private_copy import private_copy
-from flwr_asyncdrop.submodel.running_passes import (
+from flwr_asyncdrop.submodel.probing.caches import kept_caches
+from flwr_asyncdrop.submodel.probing.compare import are_near
+from flwr_asyncdrop.submodel.probing.kept_state import kept_state, parameter_sums
+from flwr_asyncdrop.submodel.probing.passes import Pass, prepared
+from flwr_asyncdrop.submodel.probing.private_copy import private_copy
+from flwr_asyncdrop.submodel.probing.running_passes import (
     DoesNotTrainError,
     failure_of,
     find_passes,
     is_large,
     run,
 )
-from flwr_asyncdrop.submodel.seen import Seen
+from flwr_asyncdrop.submodel.probing.seen import Seen
 from flwr_asyncdrop.submodel.types import (
     Example,
     check_initialised,

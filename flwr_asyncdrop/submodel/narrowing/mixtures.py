@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.experts import IMPLEMENTATION
+from flwr_asyncdrop.submodel.narrowing.experts import IMPLEMENTATION
 
 # Grouped matrix products need rows of a multiple of as many bytes.
 _GROUPED, _ALIGNMENT = "grouped_mm", 16

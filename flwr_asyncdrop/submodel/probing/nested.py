@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flwr_asyncdrop.submodel.drawn import Drawn
+from flwr_asyncdrop.submodel.probing.drawn import Drawn
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 _LEAVES = (Tensor, *_PLAIN)

@@ -1,0 +1,1 @@
+"""Build the narrower module that a submodel's tensors belong to."""

@@ -1,0 +1,1 @@
+"""Run a copy of a model in other ways: other inputs, modes, paths and precisions."""
