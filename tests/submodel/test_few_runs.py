@@ -3,8 +3,10 @@
 import torch
 from torch import nn
 
-from flwr_asyncdrop.submodel import plan_submodels, probe, verify
+from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel.probing import probe
 from flwr_asyncdrop.submodel.types import examples_of
+from flwr_asyncdrop.submodel.verification import verify
 from tests.submodel.networks import seeded, vectors
 
 

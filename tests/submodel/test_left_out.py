@@ -14,18 +14,17 @@ from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     declare_plan,
     extract,
-    gradients,
     load_in_place,
     load_submodel,
     plan_submodels,
-    probe,
-    running_passes,
     verify_plan,
 )
 from flwr_asyncdrop.submodel.advice import _ADVICE
+from flwr_asyncdrop.submodel.probing import probe, running_passes
 from flwr_asyncdrop.submodel.probing.draws import FixedDraws
 from flwr_asyncdrop.submodel.probing.probe import probing
 from flwr_asyncdrop.submodel.types import Example
+from flwr_asyncdrop.submodel.verification import gradients
 from tests.submodel.networks import Encoder, images, seeded, tokens, vectors
 
 

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import plan_submodels, probe, running_passes, verify_plan
+from flwr_asyncdrop.submodel import plan_submodels, verify_plan
 from flwr_asyncdrop.submodel.blocks import plan_blocks
+from flwr_asyncdrop.submodel.probing import probe, running_passes
 
 THREADS = 3
 

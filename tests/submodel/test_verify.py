@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels, verify
+from flwr_asyncdrop.submodel import Plan, UnitGroup, plan_submodels
 from flwr_asyncdrop.submodel.kernels import plain_kernels
 from flwr_asyncdrop.submodel.probing.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example
+from flwr_asyncdrop.submodel.verification import verify
 from flwr_asyncdrop.submodel.verification.verify import bisect, find_faults
 from tests.submodel.networks import seeded, vectors
 
