@@ -11,7 +11,7 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
-from flwr_asyncdrop.submodel.probing.drawn import Follower, Watch
+from flwr_asyncdrop.submodel.probing.drawn import Follower, Source, Watch
 from tests.submodel.networks import seeded, vectors
 
 # ruff: noqa: S311, NPY002
@@ -175,7 +175,7 @@ def test_two_threads_that_plan_leave_the_generators_as_they_were():
 
     def other():
         inside.wait(30.0)
-        follower = Follower(Watch(), bool, lambda _: False)
+        follower = Follower(Source(Watch(), bool), lambda _: None)
         with follower.following():
             ended.set()
             first.join(1.0)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from flwr_asyncdrop import submodel
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     declare_plan,
@@ -292,7 +293,7 @@ def test_the_report_says_what_to_do(model, advice):
 
 def test_each_advice_is_of_a_reason_that_there_is():
     """A reason that is written anew would lose its advice."""
-    folder = Path(gradients.__file__).parent
+    folder = Path(submodel.__file__).parent
     files = [file for file in folder.rglob("*.py") if file.name != "advice.py"]
     code = "".join(file.read_text(encoding="utf-8") for file in files)
     assert [part for part in _ADVICE if part not in code] == []

@@ -58,6 +58,8 @@ READS = {
     "unique": lambda _, x: len(x.unique()) > 3,
     "a weight": lambda self, _: self.c.bias[0].item() > 0,
     "a list of numbers": lambda *_: torch.randperm(9).tolist()[0] < 8,
+    "a part of a number of torch's": lambda *_: int(torch.rand(()) * 9) != 7,
+    "noise": lambda *_: torch.randn(2).tolist()[0] < 1,
     "an array of numbers": lambda *_: np.random.rand(2)[0] < 0.99,  # noqa: NPY002
     "a part of a number": lambda *_: int(random.random() * 9) < 8,  # noqa: S311
     "a number as a text": lambda *_: str(random.randint(0, 9)) != "9",  # noqa: S311
@@ -94,6 +96,9 @@ TURNS = {
     "an even batch": lambda _, x: len(x) % 2 == 1,
     "the mode": lambda self, _: not self.training,
     "a random number": lambda _, __: torch.rand(()) < 0.9,
+    "a range of random numbers": lambda *_: not 0.1 < torch.rand(1) < 0.2,
+    "a range of its values": lambda *_: not 0.8 < torch.rand(()).item() < 0.81,
+    "an exponential range": lambda *_: not 0.1 < torch.empty(1).exponential_() < 0.2,
     "numbers of the last axis": lambda _, x: x.sum(-1).min() < 0,
 }
 
@@ -178,6 +183,31 @@ def test_a_path_that_these_inputs_do_not_fit():
 
     with pytest.raises(UnsupportedModelError, match=OTHER_PATH):
         plan_submodels(seeded(lambda: Fits(None)), -vectors().abs())
+
+
+class SkipsLayers(nn.Module):
+    """Layers that are skipped by chance, each for itself, as in LayerDrop."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x):
+        h = self.first(x)
+        for layer in self.layers:
+            if self.training and self.draw() < 0.1:
+                continue
+            h = h + torch.relu(layer(h))
+        return self.last(h)
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand([]), lambda: torch.rand(1).item()])
+def test_many_layers_that_are_skipped_by_chance(draw):
+    """All paths are too many: those where all draws are small, or large, will do."""
+    plan = plan_submodels(seeded(lambda: SkipsLayers(draw)), vectors())
+    assert [group.size for group in plan.groups] == [8]
 
 
 def test_too_many_paths():

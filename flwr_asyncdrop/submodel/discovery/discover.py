@@ -12,6 +12,7 @@ from flwr_asyncdrop.submodel.discovery.tracer import UnitTracer
 from flwr_asyncdrop.submodel.discovery.unionfind import Ids
 from flwr_asyncdrop.submodel.narrowing.experts import UncheckedOneHot
 from flwr_asyncdrop.submodel.plan import Plan
+from flwr_asyncdrop.submodel.probing.draws import MIDDLE
 from flwr_asyncdrop.submodel.probing.generators import same_random_state
 from flwr_asyncdrop.submodel.probing.kept_state import kept_state
 from flwr_asyncdrop.submodel.probing.nested import tensors_within
@@ -21,6 +22,9 @@ from flwr_asyncdrop.submodel.probing.probe import Probe
 from flwr_asyncdrop.submodel.types import is_inexact, owner_of, tensors_of
 
 _MOST_PATHS = 16
+_MOST_PATHS_BY_LEVEL = 8  # passes of other levels take the most likely ones
+
+_Truths = Mapping[int, bool]  # by their number in the pass
 
 
 def discover(probe: Probe, *, streams: bool = False) -> tuple[Plan, tuple[Pass, ...]]:
@@ -83,35 +87,52 @@ class _Discovery:
         """Trace a pass on every path that truth values, read or drawn, lead to.
 
         If they are too many, or one does not run, only on its own: what the others may
-        concern stays whole. A path on which the model's code raises an error is none.
+        concern stays whole. What follows from the level of the pass alone is what it is
+        then. A path on which the model's code raises an error is none.
         """
-        waiting, done = [way], list[Pass]()
+        paths, several = self._paths(way, by_level=way.level == MIDDLE)
+        if not paths and several:
+            paths, _ = self._paths(way, by_level=False)
+        if not paths:
+            self._trace(way)
+        return paths or [way]
+
+    def _paths(self, way: Pass, *, by_level: bool) -> tuple[Sequence[Pass], bool]:
+        """Trace a pass on every path; return none if not all can be.
+
+        Also whether some follow from the level alone; without `by_level` nobody asks.
+        """
+        waiting, done, several = [way], list[Pass](), False
         while waiting:
             path = waiting.pop()
             try:
-                turns = self._trace(path, explores=True)
+                turns, chances = self._trace(path, explores=True)
             except Exception as error:
                 if path is way:
                     raise
                 if _is_refusal(error):
                     continue
-                break  # these inputs do not fit the path: it cannot be seen
+                return [], several  # these inputs do not fit it: it cannot be seen
             done.append(path)
+            if by_level:
+                turns, several = {**turns, **chances}, several or bool(chances)
             decided = max(path.outcomes, default=-1)
             waiting += [
                 replace(path, outcomes={**path.outcomes, number: not value})
-                for number, value in turns.items()
+                for number, value in sorted(turns.items())
                 if number > decided
             ]
-            if len(done) + len(waiting) > _MOST_PATHS:
-                break
-        else:
-            return done
-        self._trace(way, explores=False)
-        return [way]
+            most = _MOST_PATHS_BY_LEVEL if several else _MOST_PATHS
+            if len(done) + len(waiting) > most:
+                return [], several
+        return done, several
 
-    def _trace(self, way: Pass, *, explores: bool) -> Mapping[int, bool]:
-        """Return the truth values that may be others in another pass, by number."""
+    def _trace(self, way: Pass, *, explores: bool = False) -> tuple[_Truths, _Truths]:
+        """Return the truth values that may be others in another pass, by number.
+
+        First those that may be for any reason, then those that follow from the level of
+        the pass alone.
+        """
         tensors, originals = tensors_of(self.model), self.probe.originals.items()
         strangers = {id(original): tensors[name] for name, original in originals}
         tracer = UnitTracer(self.space, explores=explores, strangers=strangers)
@@ -138,7 +159,12 @@ class _Discovery:
             outputs = example.run(self.model)
         for tensor in tensors_within(outputs):
             tracer.close(tensor)
-        return {number: draws.truths[number] for number in tracer.running.branches}
+        running = tracer.running
+        turns, chances = (
+            {number: draws.truths[number] for number in numbers}
+            for numbers in (running.branches, running.by_level)
+        )
+        return turns, chances
 
 
 def _is_refusal(error: Exception) -> bool:

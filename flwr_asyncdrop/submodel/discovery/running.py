@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,6 +21,16 @@ _OTHER_PATH = (
     "used where a Python value was read from the data, or drawn at random: other "
     "inputs may take another path through the model"
 )
+
+
+class _Varies(IntEnum):
+    """Why a tensor may have other values in another pass; the largest reason counts."""
+
+    BY_LEVEL = 0
+    """It is drawn, and passes of several levels are tried."""
+    DRAWN = 1
+    DATA = 2
+    """It follows from inputs, weights, or buffers that change."""
 
 
 @dataclass
@@ -58,6 +69,8 @@ class Running(Watch):
     branches : list of int
         The numbers of the truth values, among all of the pass, that depend on inputs,
         weights or buffers that change, or are drawn.
+    by_level : list of int
+        Those of truth values that follow from the level of the pass alone.
     """
 
     def __init__(
@@ -72,8 +85,8 @@ class Running(Watch):
         self._explores = explores
         self._truths = 0
         self.branches: list[int] = []
-        # What may have other values in another pass: True, unless only as it is drawn.
-        self._variable: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self.by_level: list[int] = []
+        self._variable: MutableMapping[Tensor, _Varies] = WeakTensorKeyDictionary()
         self._modules: list[nn.Module] = []
         self._frames = [_Frame()]
         self._generators: list[Any] = []  # of the model's own
@@ -110,38 +123,44 @@ class Running(Watch):
 
     def note_variable(self, tensor: Tensor) -> None:
         """Note that `tensor` may have other values in another pass."""
-        self._variable[tensor] = True
+        self._variable[tensor] = _Varies.DATA
 
-    def note_drawn(self, tensor: Tensor) -> None:
+    def note_drawn(self, tensor: Tensor, *, by_level: bool = False) -> None:
         """Note that `tensor` has been drawn at random."""
-        self._variable.setdefault(tensor, False)
+        found = _Varies.BY_LEVEL if by_level else _Varies.DRAWN
+        self._variable[tensor] = max(found, self._variable.get(tensor, found))
 
     def note_result(self, result: Tensor, sources: Iterable[Tensor]) -> None:
         """Note that `result` follows from `sources`, as well as from what it was."""
-        known = [self._variable[t] for t in sources if t in self._variable]
+        known = self._reasons([*sources, result])
         if known:
-            self._variable[result] = any(known) or self._variable.get(result, False)
+            self._variable[result] = max(known)
 
     def explores(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether a truth value of `tensors` is tried both ways; count it."""
-        self._count_truth(any(tensor in self._variable for tensor in tensors))
-        return self._explores
+        varies = max(self._reasons(tensors), default=None)
+        self._count_truth(varies)
+        return self._explores or varies is _Varies.BY_LEVEL
 
-    def note_choice(self) -> None:
+    def note_choice(self, *, by_level: bool = False) -> None:
         """Note that Python sees a truth value of numbers that it has drawn."""
-        self._count_truth(varies=True)
-        if not self._explores:
+        self._count_truth(_Varies.BY_LEVEL if by_level else _Varies.DRAWN)
+        if not (self._explores or by_level):
             self.note_number()
 
-    def _count_truth(self, varies: bool) -> None:
-        if varies:
-            self.branches.append(self._truths)
+    def _count_truth(self, varies: _Varies | None) -> None:
+        if varies is not None:
+            numbers = self.by_level if varies is _Varies.BY_LEVEL else self.branches
+            numbers.append(self._truths)
         self._truths += 1
+
+    def _reasons(self, tensors: Iterable[Tensor]) -> list[_Varies]:
+        return [self._variable[t] for t in tensors if t in self._variable]
 
     def note_read(self, tensors: Sequence[Tensor]) -> None:
         """Note that Python sees values of `tensors`, on which its path may depend."""
-        found = [self._variable[t] for t in tensors if t in self._variable]
-        if any(found):
+        found = self._reasons(tensors)
+        if _Varies.DATA in found:
             for frame in self._frames:
                 frame.has_read = True
             self._freeze_seen(self._frames)

@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from numbers import Real
 from types import ModuleType
@@ -36,15 +37,18 @@ _COMPUTING = (
 
 
 class Watch:
-    """Hears of what is drawn, and what code does with it; this one does not mind."""
+    """Hears of what is drawn, and what code does with it; this one does not mind.
 
-    def note_drawn(self, tensor: Tensor) -> None:
+    What is drawn `by_level` is another number in passes of another level.
+    """
+
+    def note_drawn(self, tensor: Tensor, *, by_level: bool = False) -> None:
         """Note that `tensor` has been drawn, or made of a number that was."""
 
     def note_number(self) -> None:
         """Note that code has a number of chance that nobody follows."""
 
-    def note_choice(self) -> None:
+    def note_choice(self, *, by_level: bool = False) -> None:
         """Note that code goes by a comparison of a number that is followed."""
 
     def draw(self, function: Callable[[], Any]) -> Any:
@@ -52,18 +56,46 @@ class Watch:
         return function()
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where numbers are drawn.
+
+    Attributes
+    ----------
+    watch : Watch
+        Hears of them.
+    decide : callable
+        Gets what a comparison gives, and returns what it shall be.
+    by_level : bool
+        Whether they follow from the level of the pass.
+    """
+
+    watch: Watch
+    decide: Callable[[bool], bool]
+    by_level: bool = False
+
+    def note_drawn(self, tensor: Tensor) -> None:
+        """Note that `tensor` is made of such a number."""
+        self.watch.note_drawn(tensor, by_level=self.by_level)
+
+    def choose(self, value: bool) -> bool:
+        """Return what a comparison shall give, which is `value` by itself."""
+        self.watch.note_choice(by_level=self.by_level)
+        return self.decide(value)
+
+
 class Drawn:
     """A number that was drawn, or one that follows from it by arithmetic.
 
-    What a comparison gives is decided by `follower`. Torch computes with it as with the
+    What a comparison gives is decided by its source. Torch computes with it as with the
     number that it is. Anything else that asks for the number is noted.
     """
 
-    __slots__ = ("_follower", "_value")
+    __slots__ = ("_source", "_value")
     __array_ufunc__ = None  # so that NumPy leaves arithmetic to it
 
-    def __init__(self, value: Any, follower: "Follower") -> None:
-        self._value, self._follower = value, follower
+    def __init__(self, value: Any, source: Source) -> None:
+        self._value, self._source = value, source
 
     @property  # type: ignore[misc]  # as for mocks
     def __class__(self) -> type:
@@ -89,37 +121,37 @@ class Drawn:
     def _noted(self, value: Any) -> Any:
         for leaf in tree_leaves(value):
             if isinstance(leaf, Tensor):
-                self._follower.watch.note_drawn(leaf)
+                self._source.note_drawn(leaf)
         return value
 
     def _read(self) -> Any:
-        self._follower.watch.note_number()
+        self._source.watch.note_number()
         return self._value
 
     def _with(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
         """Return ``function(number, other)``."""
         if isinstance(other, (Real, Drawn)):
-            return Drawn(function(self._value, _plain(other)), self._follower)
+            return Drawn(function(self._value, _plain(other)), self._source)
         if isinstance(other, Tensor):
             return self._noted(function(self._value, other))
         return function(self._read(), other)
 
     def _compared(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
         if isinstance(other, (Real, Drawn)):
-            return self._follower.decide(function(self._value, _plain(other)))
+            return self._source.choose(bool(function(self._value, _plain(other))))
         return self._with(other, function)
 
     def __bool__(self) -> bool:
-        return self._follower.decide(bool(self._value))
+        return self._source.choose(bool(self._value))
 
     def __neg__(self) -> "Drawn":
-        return Drawn(-self._value, self._follower)
+        return Drawn(-self._value, self._source)
 
     def __pos__(self) -> "Drawn":
         return self
 
     def __abs__(self) -> "Drawn":
-        return Drawn(abs(self._value), self._follower)
+        return Drawn(abs(self._value), self._source)
 
     def __float__(self) -> float:
         return float(self._read())
@@ -177,22 +209,17 @@ class Follower(TorchFunctionMode):
 
     Parameters
     ----------
-    watch : Watch
-        Hears of it.
-    decide : callable
-        Gets what a comparison gives, and returns what it shall be.
-    is_drawn : callable
-        Tells whether a tensor is as it was drawn.
+    source : Source
+        Of what Python and NumPy draw.
+    source_of : callable
+        Returns that of a tensor which is as it was drawn, and None for another one.
     """
 
     def __init__(
-        self,
-        watch: Watch,
-        decide: Callable[[bool], bool],
-        is_drawn: Callable[[Tensor], bool],
+        self, source: Source, source_of: Callable[[Tensor], Source | None]
     ) -> None:
         super().__init__()
-        self.watch, self.decide, self._is_drawn = watch, decide, is_drawn
+        self._source, self._source_of = source, source_of
         self._thread = threading.get_ident()
         self.has_followed = False
         """Whether there was a number."""
@@ -205,9 +232,9 @@ class Follower(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Follow what ``item()`` returns, and numbers that a tensor is made of."""
-        if func is Tensor.item and self._is_drawn(args[0]):
+        if func is Tensor.item and (source := self._source_of(args[0])):
             with torch._C.DisableTorchFunction():  # nobody reads it
-                return self._followed(args[0].numpy().item())
+                return self._followed(args[0].numpy().item(), source)
         if func in _MAKING and any(isinstance(k, Drawn) for k in tree_leaves(args)):
             return Drawn.__torch_function__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))
@@ -234,19 +261,21 @@ class Follower(TorchFunctionMode):
                     setattr(module, name, function)
 
     def _drawing(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self._source.watch
+
         @wraps(function)
         def draw(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return function(*args, **kwargs)
-            number = self.watch.draw(lambda: function(*args, **kwargs))
+            number = watch.draw(lambda: function(*args, **kwargs))
             if isinstance(number, Real):
-                return self._followed(number)
+                return self._followed(number, self._source)
             if not isinstance(number, Drawn):
-                self.watch.note_number()
+                watch.note_number()
             return number
 
         return draw
 
-    def _followed(self, number: Any) -> Drawn:
+    def _followed(self, number: Any, source: Source) -> Drawn:
         self.has_followed = True
-        return Drawn(number, self)
+        return Drawn(number, source)

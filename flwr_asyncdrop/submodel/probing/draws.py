@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.probing.drawn import Follower, Watch
+from flwr_asyncdrop.submodel.probing.drawn import Follower, Source, Watch
 
 Outcomes: TypeAlias = Mapping[int, bool]
 """Number of a truth value, in the order of the pass -> its value."""
@@ -39,8 +39,7 @@ class FixedDraws(DispatchMode):
     follows : bool
         Whether numbers that Python draws are followed. Some code takes plain ones only.
     watch : Watch, optional
-        Hears of the tensors that are drawn and do not depend on the level, and of
-        those numbers.
+        Hears of the tensors that are drawn, and of those numbers.
 
     Attributes
     ----------
@@ -65,9 +64,12 @@ class FixedDraws(DispatchMode):
         self.truths: list[bool] = []
         self.uses_level = False
         self._seeded: list[torch.Generator] = []
-        self._drawn: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
+        self._drawn: MutableMapping[Tensor, tuple[int, Source]]
+        self._drawn = WeakTensorKeyDictionary()  # with their versions
         self._follows, self._stack = follows, ExitStack()
-        self._follower = Follower(self._watch, self._choose, self._is_drawn)
+        self._source = Source(self._watch, self._decide)
+        self._by_level = Source(self._watch, self._decide, by_level=True)
+        self._follower = Follower(self._source, self._source_of)
 
     def __enter__(self) -> Self:
         """Begin, and follow numbers that Python draws."""
@@ -86,19 +88,16 @@ class FixedDraws(DispatchMode):
         """Whether there was a number to follow."""
         return self._follower.has_followed
 
-    def _choose(self, value: bool) -> bool:
-        self._watch.note_choice()
-        return self._decide(bool(value))
-
     def _decide(self, value: bool) -> bool:
         """Return what the next truth value shall be, which is `value` by itself."""
         decided = self._outcomes.get(len(self.truths), value)
         self.truths.append(decided)
         return decided
 
-    def _is_drawn(self, tensor: Tensor) -> bool:
-        """Whether a tensor is as it was drawn, and does not depend on the level."""
-        return self._drawn.get(tensor) == tensor._version
+    def _source_of(self, tensor: Tensor) -> Source | None:
+        """Return where a tensor comes from that is as it was drawn."""
+        version, source = self._drawn.get(tensor, (None, None))
+        return source if version == tensor._version else None
 
     def operate(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -119,9 +118,10 @@ class FixedDraws(DispatchMode):
                 names = (entry.name for entry in func._schema.arguments)
                 arguments = dict(zip(names, args, strict=False)) | kwargs
                 result = draw(arguments, result, self._level)
-            if not by_level and isinstance(result, Tensor):
-                self._watch.note_drawn(result)
-                self._drawn[result] = result._version
+            if isinstance(result, Tensor):
+                source = self._by_level if by_level else self._source
+                source.note_drawn(result)
+                self._drawn[result] = result._version, source
         return result
 
     def _with_one_slope(
