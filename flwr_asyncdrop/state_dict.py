@@ -23,9 +23,12 @@ from typing import (
 import numpy as np
 from torch import Tensor
 
+from flwr_asyncdrop.exceptions import CheckpointError
+
 StateDict = dict[str, Any]
 """Nested dicts with string keys, and lists, of tensors, numbers, strings and None."""
 
+_PACKAGE = __name__.partition(".")[0]
 _PLAIN = (bool, int, float, str, types.NoneType, Tensor)
 
 
@@ -79,6 +82,28 @@ class Stateless:
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned."""
+
+
+class ChangingState(StateDict):
+    """A state whose tensors may change in place while it is written."""
+
+
+def state_to_save(owner: Stateful) -> StateDict:
+    """Return the state of an object that may be a user's own.
+
+    A user's `state_dict` may return the tensors that the object works with, as those of
+    PyTorch do: its state is a `ChangingState`. CheckpointError if it is no dict.
+    """
+    state = owner.state_dict()
+    module = getattr(owner.state_dict, "__module__", None) or ""
+    if module.partition(".")[0] == _PACKAGE:
+        return state
+    if not isinstance(state, Mapping):
+        raise CheckpointError(
+            f"{type(owner).__name__}.state_dict() returned a {type(state).__name__}: "
+            "return a dict with strings as keys"
+        )
+    return ChangingState(state)
 
 
 def to_plain(value: Any) -> Any:

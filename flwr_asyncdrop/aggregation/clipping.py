@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import as_real, is_weight, wide
 from flwr_asyncdrop.parameters import more_than
-from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.state_dict import StateDict, state_to_save
 from flwr_asyncdrop.submodel import State, check_fits
 
 
@@ -56,7 +56,7 @@ class Clipped(Aggregator):
 
     def state_dict(self) -> StateDict:
         """Return that of the clipped aggregator."""
-        return self.clipped.state_dict()
+        return state_to_save(self.clipped)
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the clipped aggregator."""

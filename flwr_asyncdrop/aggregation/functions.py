@@ -1,12 +1,12 @@
 """What the functions that an aggregator is given remember."""
 
-from flwr_asyncdrop.state_dict import StateDict, Stateful
+from flwr_asyncdrop.state_dict import StateDict, Stateful, state_to_save
 
 
 def state_of(**functions: object) -> StateDict:
     """Return, by name, the states of those that are objects with one."""
     return {
-        name: function.state_dict()
+        name: state_to_save(function)
         for name, function in functions.items()
         if isinstance(function, Stateful)
     }

@@ -30,7 +30,13 @@ from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import Composite, Incomplete, Restorable, Stateful
+from flwr_asyncdrop.state_dict import (
+    Composite,
+    Incomplete,
+    Restorable,
+    Stateful,
+    state_to_save,
+)
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -255,7 +261,7 @@ class Checkpointer(Callback):
     def _save(self, state: RunState) -> None:
         if self._writing is not None:
             self._writing.result()
-        states = {name: part.state_dict() for name, part in self._parts.items()}
+        states = {name: state_to_save(part) for name, part in self._parts.items()}
         try:
             parts, tensors = pack(states)
         except NoStateError as error:

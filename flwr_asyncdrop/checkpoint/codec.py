@@ -13,6 +13,7 @@ from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.state_dict import ChangingState
 
 Json = Any
 """None, truths, numbers, strings, lists, and dicts with string keys."""
@@ -32,15 +33,17 @@ class NoStateError(TypeError):
 
 
 def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
-    """Return a state as JSON, and its tensors by name, uncopied and each once.
+    """Return a state as JSON, and its tensors by name, each once.
 
-    What is no state raises a NoStateError.
+    Those of a `ChangingState` are copied, as they will be read: to the CPU. What is no
+    state raises a NoStateError.
     """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
+    changing: set[str] = set()  # the names of those that may change
     around: set[int] = set()  # the dicts and lists that a value is in
 
-    def packed(value: Any, keys: tuple[str | int, ...]) -> Json:
+    def packed(value: Any, keys: tuple[str | int, ...], changes: bool) -> Json:
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
@@ -52,6 +55,8 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
                     path += "'"
                 names[id(value)] = path
                 tensors[path] = value
+            if changes:
+                changing.add(names[id(value)])
             return {_MARK: names[id(value)]}
         if id(value) in around:
             raise NoStateError(
@@ -67,27 +72,34 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
             )
         around.add(id(value))
         try:
-            return packed_items(value, keys)
+            return packed_items(
+                value, keys, changes or isinstance(value, ChangingState)
+            )
         finally:
             around.remove(id(value))
 
-    def packed_items(value: Any, keys: tuple[str | int, ...]) -> Json:
+    def packed_items(value: Any, keys: tuple[str | int, ...], changes: bool) -> Json:
         if isinstance(value, Mapping):
             if odd := [key for key in value if not isinstance(key, str)]:
                 raise NoStateError(
                     keys, f" has the key {odd[0]!r}, which is not a string"
                 )
-            items = {key: packed(item, (*keys, key)) for key, item in value.items()}
+            items = {
+                key: packed(item, (*keys, key), changes) for key, item in value.items()
+            }
             return {_MARK: items} if _MARK in items else items
         if isinstance(value, Sequence) and not isinstance(value, bytes):
-            return [packed(item, (*keys, at)) for at, item in enumerate(value)]
+            return [packed(item, (*keys, at), changes) for at, item in enumerate(value)]
         raise NoStateError(
             keys,
             f": {printable(shown(value))} cannot be saved in a checkpoint; tensors, "
             "numbers, strings, None, lists and dicts can",
         )
 
-    return packed(state, ()), tensors
+    found = packed(state, (), False)
+    for name in changing:
+        tensors[name] = tensors[name].detach().to("cpu", copy=True)
+    return found, tensors
 
 
 def _path(keys: Sequence[str | int]) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -15,7 +16,7 @@ from flwr_asyncdrop.completeness.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
 from flwr_asyncdrop.server.server_evaluator import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import StateDict, Stateful
+from flwr_asyncdrop.state_dict import StateDict, Stateful, state_to_save
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -113,7 +114,7 @@ class OwnState(Callback):
                 self._loaded.note("evaluated", wire.from_record(arrays))
             found = evaluate_fn(number, arrays)
             if _EVALUATE in self._objects:
-                self._by_round[number] = self._snapshot(_EVALUATE)
+                self._by_round[number] = self._kept_by_evaluate()
             return found
 
         draws_nothing = getattr(evaluate_fn, "draws_nothing", False)
@@ -174,7 +175,7 @@ class OwnState(Callback):
             if _starts_alike(each):
                 self._start[name] = self._digests(name)
         if _EVALUATE in self._objects:
-            self._evaluated = self._snapshot(_EVALUATE)
+            self._evaluated = self._kept_by_evaluate()
 
     def on_resume(self, state: RunState) -> None:
         """Note what `evaluate_fn` keeps, before it is called again."""
@@ -228,7 +229,7 @@ class OwnState(Callback):
     def _snapshot(self, key: str) -> StateDict:
         """Return an object's state, and digests of what has changed in it."""
         each, start = self._objects[key], self._start[key]
-        state = {"state": each.state_dict()} if _is_saved(each) else {}
+        state = {"state": state_to_save(each)} if _is_saved(each) else {}
         now = self._digests(key)
         changed = {
             name: now.get(name, _GONE)
@@ -236,6 +237,14 @@ class OwnState(Callback):
             if now.get(name) in (UNKNOWN, None) or now[name] != start.get(name)
         }
         return {**state, "changed": changed}
+
+    def _kept_by_evaluate(self) -> StateDict:
+        """Return the snapshot of `evaluate_fn`, which the next evaluation changes."""
+        found = self._snapshot(_EVALUATE)
+        try:
+            return deepcopy(found)
+        except Exception:  # it is no state: that is told when it is saved
+            return found
 
     def _digests(self, key: str) -> Digests:
         return {

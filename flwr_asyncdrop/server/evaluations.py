@@ -8,7 +8,7 @@ from flwr_asyncdrop.server.callbacks import Callback, Evaluation
 from flwr_asyncdrop.server.evaluator import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.state_dict import StateDict, from_plain
+from flwr_asyncdrop.state_dict import StateDict, from_plain, state_to_save
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -75,7 +75,7 @@ class Evaluations:
 
     def state_dict(self) -> StateDict:
         """Return what is pending, by source."""
-        return {name: each.state_dict() for name, each in self._evaluators.items()}
+        return {name: state_to_save(each) for name, each in self._evaluators.items()}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Take over what was pending; sources may be other ones now."""

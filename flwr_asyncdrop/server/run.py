@@ -29,7 +29,7 @@ from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.server.waiting import StarvingWatch, lacks_updates
-from flwr_asyncdrop.state_dict import StateDict, Stateless
+from flwr_asyncdrop.state_dict import StateDict, Stateless, state_to_save
 from flwr_asyncdrop.submodel import (
     cpu_by_default,
     one_thread,
@@ -104,7 +104,7 @@ class Run:
             "state": state.state_dict(),
             "fleet": self.fleet.state_dict(),
             **{
-                name: {} if part is None else part.state_dict()
+                name: {} if part is None else state_to_save(part)
                 for name, part in self.parts.items()
             },
             "guard": {} if self.guard is None else self.guard.state_dict(),

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -20,11 +21,12 @@ from flwr_asyncdrop.aggregation import (
     mean_change,
 )
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.checkpoint import newest
+from flwr_asyncdrop.checkpoint import checkpointer, newest
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard, write
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.fleet.selection import Selection
 from flwr_asyncdrop.masks import MaskPolicy
+from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.submodel import merge_
 from tests.checkpoint.small_runs import copy_of, run
 from tests.checkpoint.test_resume import InTurn, stopping_at
@@ -258,6 +260,69 @@ def test_one_that_saves_what_changes_resumes(changes, tmp_path):
     folder = copy_of(tmp_path / "whole", "again")
     resume = all_checkpoints(folder / "checkpoints")[1]
     assert own(folder, resume=resume, **changes) == whole
+
+
+class InPlace(Aggregator):
+    """Returns the tensor that it works with, as a `state_dict` of PyTorch does."""
+
+    def __init__(self):
+        self.share = torch.zeros(1)
+
+    def merge(self, state, update):
+        self.share.lerp_(torch.ones(1), 0.1)
+        merge_(state, update.arrays, update.indices, self.share.item())
+        return True
+
+    def state_dict(self):
+        return {"share": self.share}
+
+    def load_state_dict(self, state):
+        self.share = state["share"]
+
+
+class InPlaceCombining(InPlace):
+    """The same, as a function that an aggregator of this package calls."""
+
+    def __call__(self, state, changes):
+        self.share.lerp_(torch.ones(1), 0.1)
+        mean = mean_change(state, changes)
+        return {name: tensor * self.share for name, tensor in mean.items()}
+
+
+@pytest.mark.parametrize(
+    "make", [InPlace, lambda: Buffered(2, combine=InPlaceCombining())]
+)
+def test_what_changes_in_place_is_saved_as_it_was_though_it_is_written_later(
+    make, tmp_path, monkeypatch
+):
+    write, later = checkpointer.write, threading.Event()
+
+    class Updates(Callback):
+        def on_update(self, state, merged):
+            if state.updates % 4 == 3 or state.updates == 15:
+                later.set()
+
+    def patient(*arguments):
+        assert later.wait(300)
+        later.clear()
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpointer, "write", patient)
+    whole = own(tmp_path / "whole", aggregator=make(), callbacks=[Updates()])
+    monkeypatch.undo()
+    folder = copy_of(tmp_path / "whole", "again")
+    resume = all_checkpoints(folder / "checkpoints")[1]
+    assert own(folder, resume=resume, aggregator=make()) == whole
+
+
+def test_a_state_that_is_no_dict_is_refused(tmp_path):
+    class Listing(Saved):
+        def state_dict(self):
+            return [self.count]
+
+    says = r"^Listing.state_dict\(\) returned a list: return a dict with strings"
+    with pytest.raises(CheckpointError, match=says):
+        own(tmp_path, aggregator=Listing())
 
 
 def test_one_that_cannot_load_what_it_saves_is_found_before_it_is_needed(

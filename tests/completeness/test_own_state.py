@@ -327,6 +327,34 @@ def test_an_evaluation_under_way_is_none_that_the_state_has():
     assert resumed.state_dict()["evaluate_fn"]["state"] == {"count": 2}
 
 
+class Lists(Counts):
+    """Returns what it works with, as a `state_dict` of PyTorch does."""
+
+    def __init__(self):
+        self.numbers = []
+        self.sum = torch.zeros(1)
+
+    def __call__(self, number, arrays):
+        self.numbers.append(number)
+        self.sum += 1
+
+    def state_dict(self):
+        return {"numbers": self.numbers, "sum": self.sum}
+
+
+def test_what_an_evaluation_has_left_is_not_changed_by_those_after_it():
+    lists = Lists()
+    own = of(evaluate_fn=lists)
+    evaluate = own.watched(lists)
+    own.on_start(STATE)
+    for number in range(3):
+        evaluate(number, ArrayRecord())
+    own.on_evaluation(STATE, Evaluation("server", 0, 0, 0.0, None))
+    own.on_evaluation(STATE, Evaluation("server", 1, 1, 1.0, None))
+    state = saved_and_read(own.state_dict())["evaluate_fn"]["state"]
+    assert (state["numbers"], state["sum"].tolist()) == ([0, 1], [2.0])
+
+
 def test_an_evaluate_fn_that_draws_nothing_still_says_so():
     counts = Counts()
     assert of(evaluate_fn=counts).watched(counts).draws_nothing is False
