@@ -38,6 +38,7 @@ ARRAYS = (Tensor, np.ndarray)
 LISTS = (list, tuple, deque)
 
 _NUMBERS = frozenset({bool, int, float, str, type(None)})
+_AS_PYTHON = (np.bool_, np.int64, np.float64, np.complex128, np.str_)
 _BARE = frozenset({list, tuple, dict, set, frozenset})
 
 # What they hold is of the process, and of no run.
@@ -107,6 +108,16 @@ def attributes(value: object) -> Mapping[str, Any]:
 def is_same_number(one: object, other: object) -> bool:
     """Return whether both are the same number or text: there may be very many."""
     return type(one) is type(other) and type(one) in _NUMBERS and one == other
+
+
+def precision_of(value: object) -> str:
+    """Return the type in which a number of NumPy counts; "" for that of Python's.
+
+    A ``float32`` comes back as a float, and what is computed from it is another number.
+    """
+    if not isinstance(value, np.generic) or isinstance(value, _AS_PYTHON):
+        return ""
+    return str(value.dtype)
 
 
 def makes_missing(value: object) -> bool:

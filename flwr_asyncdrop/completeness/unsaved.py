@@ -25,6 +25,7 @@ from flwr_asyncdrop.completeness.contents import (
     is_same_number,
     makes_missing,
     of_classes,
+    precision_of,
     same_array,
 )
 from flwr_asyncdrop.readable import one_line
@@ -166,7 +167,8 @@ class _Comparison:
                 self._share(now, place, with_kind=False)
         elif isinstance(now, (*LEAVES, type)) or isinstance(again, (*LEAVES, type)):
             # NaN is equal to itself, and 1 to 1.0.
-            if now != again and repr(now) != repr(again):
+            differ = now != again and repr(now) != repr(again)
+            if differ or precision_of(now) != precision_of(again):
                 self._lose(place)
         elif isinstance(now, ARRAYS) and isinstance(again, ARRAYS):
             if not same_array(now, again):

@@ -384,6 +384,26 @@ def test_what_is_built_once_alone_cannot_be_resumed():
     assert said.endswith("(ValueError: once)")
 
 
+@pytest.mark.parametrize(
+    ("held", "loaded", "is_lost"),
+    [
+        (np.float32(0.1), float(np.float32(0.1)), True),
+        (np.float32(0.1), np.float32(0.1), False),
+        (np.float16(0.5), np.float32(0.5), True),
+        (np.uint8(200), 200, True),
+        (np.float64(0.1), 0.1, False),
+        (np.int64(3), 3, False),
+        (np.bool_(True), True, False),
+        (np.str_("a"), "a", False),
+    ],
+)
+def test_a_number_that_counts_in_another_precision_is_another(held, loaded, is_lost):
+    unsaved = Unsaved({"part": Saving(held)}, lambda: {"part": Saving(None)})
+    assert bool(unsaved.find(lambda: {"part": {"held": loaded}})) == is_lost
+    unsaved = Unsaved({"part": Saving([held])}, lambda: {"part": Saving(None)})
+    assert bool(unsaved.find(lambda: {"part": {"held": [loaded]}})) == is_lost
+
+
 def test_a_parameter_may_come_back_as_a_tensor():
     parts = {"part": Saving(torch.nn.Parameter(torch.ones(2)))}
     unsaved = Unsaved(parts, lambda: {"part": Saving(None)})
