@@ -140,8 +140,10 @@ def of_classes(value: object) -> Iterator[tuple[type, str, Any]]:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Return whether two arrays, or two tensors, have the same bytes."""
+    """Return whether two arrays, or two tensors on a device, have the same bytes."""
     if isinstance(one, Tensor) != isinstance(other, Tensor):
+        return False
+    if isinstance(one, Tensor) and one.device != other.device:
         return False
     if one.dtype != other.dtype or one.shape != other.shape:
         return False

@@ -404,6 +404,13 @@ def test_a_number_that_counts_in_another_precision_is_another(held, loaded, is_l
     assert bool(unsaved.find(lambda: {"part": {"held": [loaded]}})) == is_lost
 
 
+def test_a_tensor_that_comes_back_on_another_device_is_another():
+    held = torch.zeros(2, device="meta")
+    unsaved = Unsaved({"part": Saving(held)}, lambda: {"part": Saving(None)})
+    said = unsaved.find(lambda: {"part": {"held": torch.zeros(2)}})
+    assert said.startswith("no checkpoint has Saving.held, which load_state_dict")
+
+
 def test_a_parameter_may_come_back_as_a_tensor():
     parts = {"part": Saving(torch.nn.Parameter(torch.ones(2)))}
     unsaved = Unsaved(parts, lambda: {"part": Saving(None)})
