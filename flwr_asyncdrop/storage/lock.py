@@ -241,7 +241,7 @@ def _write_holder(descriptor: int) -> None:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-        "command": shlex.join(sys.argv),
+        "command": textwrap.shorten(shlex.join(sys.argv), _LONGEST_COMMAND),
     }
     with suppress(OSError):
         os.ftruncate(descriptor, 0)

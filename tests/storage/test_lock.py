@@ -40,8 +40,8 @@ with FolderLock(Path(sys.argv[1])):
 class Holder:
     """A process that holds a folder until it is killed."""
 
-    def __init__(self, folder, how="alone"):
-        words = [sys.executable, "-c", HOLDER, str(folder), how]
+    def __init__(self, folder, how="alone", *flags):
+        words = [sys.executable, "-c", HOLDER, str(folder), how, *flags]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         self.fork = int(self.process.stdout.readline()) if how == "forks" else None
         assert self.process.stdout.readline() == "holds\n"
@@ -78,6 +78,17 @@ def test_the_second_process_is_told_who_the_first_one_is(tmp_path):
         with pytest.raises(FolderError, match=says) as caught, FolderLock(tmp_path):
             pass
         assert "\n" not in str(caught.value)
+
+
+def test_a_holder_with_a_long_command_is_named_and_known_to_be_killed(tmp_path):
+    with Holder(tmp_path, "alone", *["--algos=asyncdrop"] * 300) as holder:
+        with pytest.raises(FolderError, match=f"by process {holder.process.pid} on "):
+            FolderLock(tmp_path).__enter__()
+        assert not lock.was_killed(tmp_path)
+        holder.process.kill()
+        holder.process.wait()
+        assert lock.was_killed(tmp_path)
+    assert (tmp_path / ".lock").stat().st_size < 4096
 
 
 @pytest.mark.parametrize("how", ["alone", "forks"])
