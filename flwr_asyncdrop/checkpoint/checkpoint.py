@@ -10,6 +10,7 @@ from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     START_OVER,
     all_checkpoints,
+    has_state,
     is_checkpoint,
     read_body,
     read_tensors,
@@ -136,6 +137,13 @@ def newest(folder: Path) -> Checkpoint:
     if reason := refusal_of(folder / FOLDER):
         raise CheckpointError(f"{folder}: {reason}: start it again")
     candidates = all_checkpoints(folder / FOLDER)
+    if not candidates and not folder.is_dir():
+        raise CheckpointError(f"{folder} is no folder: resume takes that of a run")
+    if not candidates and has_state(folder):
+        raise CheckpointError(
+            f"{folder} is a checkpoint away from its run: resume takes the folder of a "
+            "run, or a checkpoint in it"
+        )
     if not candidates and all_checkpoints(folder):
         raise CheckpointError(
             f"{folder} is the folder of checkpoints: resume takes {folder.parent}, the "

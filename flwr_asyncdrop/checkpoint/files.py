@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,15 +43,30 @@ def all_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, the newest first.
 
     A checkpoint is a folder with a number for a name and a state in it, damaged or not.
+    CheckpointError if nobody can tell, as the folder may not be read.
     """
-    found = [path for path in _numbered(folder) if (path / _JSON).is_file()]
+    found = [path for path in _numbered(folder) if has_state(path)]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether a path is that of one checkpoint, there or not, and of no run."""
-    is_named_so = path.parent.name == FOLDER and _NUMBER.fullmatch(path.name)
-    return bool(is_named_so) and not (path / FOLDER).is_dir()
+    if path.parent.name != FOLDER or not _NUMBER.fullmatch(path.name):
+        return False
+    try:
+        return not (path / FOLDER).is_dir()
+    except PermissionError:
+        return True
+
+
+def has_state(path: Path) -> bool:
+    """Return whether a folder has the state of a checkpoint, wherever it lies."""
+    try:
+        return stat.S_ISREG((path / _JSON).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def checkpoints_of(folder: Path, run: str) -> list[Path]:
@@ -274,9 +290,15 @@ def _load(file: Path) -> Json:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    try:
+        return [path for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the checkpoints in {folder}: {error.strerror or error}; let "
+            "this user read them, or choose another folder"
+        ) from error
 
 
 def _draft_name() -> str:

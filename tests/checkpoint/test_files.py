@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -305,6 +306,46 @@ def test_the_folder_of_checkpoints_is_no_run(tmp_path):
     folder = save(tmp_path).parent
     with pytest.raises(CheckpointError, match=f"resume takes {tmp_path}, the folder"):
         newest(folder)
+
+
+def test_a_resume_from_what_is_no_run_is_told_what_it_is(tmp_path):
+    run = save(tmp_path / "run").parent.parent
+    copy = shutil.copytree(run / "checkpoints" / "000001", tmp_path / "best")
+    with pytest.raises(CheckpointError, match="best is a checkpoint away from its run"):
+        newest(copy)
+    (tmp_path / "file").touch()
+    for name in ("nowhere", "file"):
+        with pytest.raises(CheckpointError, match=f"{name} is no folder: resume takes"):
+            newest(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("run", "cannot read the checkpoints in .*run/checkpoints: Permission"),
+        ("run/checkpoints", "cannot read the checkpoints in .*: Permission denied"),
+        ("run/checkpoints/000001", "cannot read the checkpoint .*000001.*: Permission"),
+    ],
+)
+def test_what_another_user_may_not_read_is_refused_in_one_line(place, says):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        path = save(Path(name) / "run")
+        run = path.parent.parent
+        (Path(name) / place).chmod(0o700)
+        os.seteuid(65534)
+        try:
+            if not os.access(name, os.R_OK | os.X_OK, effective_ids=True):
+                pytest.skip("another user cannot reach the folder for temporary files")
+            for find in (newest, lambda run: Checkpointer(run).load({})):
+                with pytest.raises(CheckpointError, match=says):
+                    find(run)
+            with pytest.raises(CheckpointError, match="cannot read the checkpoint "):
+                newest(path)
+        finally:
+            os.seteuid(0)
 
 
 def test_a_checkpoint_is_known_from_within_its_folder(tmp_path, monkeypatch):
