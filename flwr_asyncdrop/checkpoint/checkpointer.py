@@ -170,16 +170,13 @@ class Checkpointer(Callback):
             self._all_settings, self.defaults, self.incidental, self.digests
         )
         self._run = checkpoint.run
-        if not self.overwrite and self._of_others():
-            raise ConfigError(
-                f"{self.path} has another run than {checkpoint.path} is of: choose "
-                "another folder; to replace it, say overwrite"
-            )
-        self._own = [
-            path
-            for path in reversed(checkpoints_of(self.path, self._run))
-            if int(path.name) <= int(checkpoint.path.name)
-        ]
+        self._check_room(checkpoint)
+        if self._has(checkpoint):
+            self._own = [
+                path
+                for path in reversed(checkpoints_of(self.path, self._run))
+                if int(path.name) <= int(checkpoint.path.name)
+            ]
         return checkpoint
 
     def attach(self, parts: Mapping[str, Stateful], updates_per_round: int) -> None:
@@ -234,6 +231,29 @@ class Checkpointer(Callback):
         if state.ended and self._begun:
             logger.warning("%s", self._save_last(state))
         self._thread.shutdown()
+
+    def _check_room(self, checkpoint: Checkpoint) -> None:
+        """Raise ConfigError for checkpoints in the folder that would be replaced."""
+        if self.overwrite:
+            return
+        if self._of_others():
+            raise ConfigError(
+                f"{self.path} has another run than {checkpoint.path} is of: choose "
+                "another folder; to replace it, say overwrite"
+            )
+        if not self._has(checkpoint) and checkpoints_of(self.path, self._run):
+            raise ConfigError(
+                f"{self.path} has checkpoints of this run already, and "
+                f"{checkpoint.path} is of another folder: resume {self.folder}; to "
+                "replace them, say overwrite"
+            )
+
+    def _has(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint lies in the folder."""
+        try:
+            return checkpoint.path.parent.samefile(self.path)
+        except FileNotFoundError:
+            return False
 
     def _of_others(self) -> list[Path]:
         """Return the checkpoints in the folder that are of another run."""

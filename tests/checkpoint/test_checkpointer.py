@@ -348,6 +348,39 @@ def test_a_run_does_not_resume_over_another_one_unless_told(tmp_path):
     assert newest(tmp_path / "others").run == newest(resume).run
 
 
+def test_a_run_that_went_on_in_another_folder_is_not_replaced_unless_told(tmp_path):
+    """As by the same command again, when the first one was interrupted there."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    played = Played(first, every=1, keep=9)
+    played.go_to(12)
+    played.saver.on_end(played.state)
+
+    def go_on(updates, **options):
+        played = Played(second, resume=first, every=1, keep=9, **options)
+        played.saver.on_begin(played.state)
+        played.state.updates = played.checkpoint.updates
+        played.saver.on_resume(played.state)
+        played.go_to(updates)
+        played.saver.on_end(played.state)
+        return played.updates()
+
+    assert go_on(32) == [30, 25, 20, 15]
+    says = f"second/checkpoints has checkpoints of this run .*: resume {second}; to"
+    with pytest.raises(ConfigError, match=says):
+        go_on(32)
+    assert newest(second).updates == 30
+    assert go_on(21, overwrite=True) == [20, 15]
+
+
+def test_a_run_resumes_in_its_folder_by_whatever_path(tmp_path):
+    played = Played(tmp_path / "run", every=1)
+    played.go_to(7)
+    played.saver.on_end(played.state)
+    (tmp_path / "latest").symlink_to(tmp_path / "run")
+    again = Played(tmp_path / "run", resume=tmp_path / "latest")
+    assert [path.name for path in again.saver._own] == ["000001", "000002"]
+
+
 def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
     played = Played(tmp_path)
     played.go_to(1)
