@@ -100,12 +100,19 @@ def all_of_ours(folder: Path) -> list[Path]:
 
 
 def delete(paths: Iterable[Path]) -> None:
-    """Delete checkpoints, each in one step: half a one must not look like one."""
+    """Delete checkpoints, each in one step: half a one must not look like one.
+
+    Of one with a file that is not ours, that file stays in its place.
+    """
     for path in paths:
         draft = path.with_name(_draft_name())
         with suppress(FileNotFoundError):  # somebody else has
-            path.rename(draft)
-            shutil.rmtree(draft)
+            if _holds_only_ours(path):
+                path.rename(draft)
+                shutil.rmtree(draft)
+                continue
+            for name in (_JSON, _TENSORS):  # without the first it is none
+                (path / name).unlink()
 
 
 def discard(folder: Path) -> None:

@@ -184,6 +184,15 @@ def test_what_does_not_belong_there_is_neither_read_nor_deleted(tmp_path):
     assert files.all_of_ours(folder) == []
 
 
+def test_what_somebody_puts_into_a_checkpoint_stays(tmp_path):
+    first, second = save(tmp_path), save(tmp_path)
+    (first / "notes.txt").write_text("mine")
+    files.delete([first, second])
+    assert [path.name for path in first.parent.rglob("*")] == ["000001", "notes.txt"]
+    assert all_checkpoints(first.parent) == []
+    assert save(tmp_path).name == "000002"
+
+
 def test_checkpoints_of_two_runs_in_one_folder_are_refused(tmp_path):
     own = save(tmp_path)
     other = save(tmp_path / "other", {**BODY, "run": "b"})
