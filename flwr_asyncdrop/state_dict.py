@@ -24,6 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.readable import one_line
 
 StateDict = dict[str, Any]
 """Nested dicts with string keys, and lists, of tensors, numbers, strings and None."""
@@ -92,18 +93,51 @@ def state_to_save(owner: Stateful) -> StateDict:
     """Return the state of an object that may be a user's own.
 
     A user's `state_dict` may return the tensors that the object works with, as those of
-    PyTorch do: its state is a `ChangingState`. CheckpointError if it is no dict.
+    PyTorch do: its state is a `ChangingState`. CheckpointError if it raises, or returns
+    no dict.
     """
-    state = owner.state_dict()
-    module = getattr(owner.state_dict, "__module__", None) or ""
-    if module.partition(".")[0] == _PACKAGE:
-        return state
+    if _is_ours(owner.state_dict):
+        return owner.state_dict()
+    try:
+        state = owner.state_dict()
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise CheckpointError(
+            f"{type(owner).__name__}.state_dict() cannot be called "
+            f"({one_line(error)}): correct it"
+        ) from error
     if not isinstance(state, Mapping):
         raise CheckpointError(
             f"{type(owner).__name__}.state_dict() returned a {type(state).__name__}: "
             "return a dict with strings as keys"
         )
     return ChangingState(state)
+
+
+def load_saved(owner: Stateful, state: StateDict) -> None:
+    """Load the state of an object that may be a user's own.
+
+    CheckpointError, in one line, if a `load_state_dict` of a user's own raises.
+    """
+    if _is_ours(owner.load_state_dict):
+        owner.load_state_dict(state)
+        return
+    try:
+        owner.load_state_dict(state)
+    except CheckpointError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise CheckpointError(
+            f"{type(owner).__name__} cannot load what its state_dict returned "
+            f"({one_line(error)}): correct load_state_dict, or start the run again "
+            "without resume"
+        ) from error
+
+
+def _is_ours(method: object) -> bool:
+    module = getattr(method, "__module__", None) or ""
+    return str(module).partition(".")[0] == _PACKAGE
 
 
 def to_plain(value: Any) -> Any:

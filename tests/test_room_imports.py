@@ -48,7 +48,7 @@ ROOMS: Mapping[str, set[str]] = {
     "paths": {"exceptions"},
     "overrides": {"exceptions"},
     "parameters": {"exceptions", "paths", "references"},
-    "state_dict": {"exceptions"},
+    "state_dict": {"exceptions", "readable"},
     "storage": {"exceptions", "readable"},
     "submodel": {"exceptions", "extras", "readable"},
     "masks": {*GROUND, "submodel"},

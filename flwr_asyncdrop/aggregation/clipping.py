@@ -10,7 +10,7 @@ from torch import Tensor
 from flwr_asyncdrop.aggregation.aggregator import Aggregator, Update
 from flwr_asyncdrop.aggregation.changes import as_real, is_weight, wide
 from flwr_asyncdrop.parameters import more_than
-from flwr_asyncdrop.state_dict import StateDict, state_to_save
+from flwr_asyncdrop.state_dict import StateDict, load_saved, state_to_save
 from flwr_asyncdrop.submodel import State, check_fits
 
 
@@ -60,7 +60,7 @@ class Clipped(Aggregator):
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore the clipped aggregator."""
-        self.clipped.load_state_dict(state)
+        load_saved(self.clipped, state)
         self._follow()
 
     def merge(self, state: State, update: Update) -> bool:

@@ -1,6 +1,6 @@
 """What the functions that an aggregator is given remember."""
 
-from flwr_asyncdrop.state_dict import StateDict, Stateful, state_to_save
+from flwr_asyncdrop.state_dict import StateDict, Stateful, load_saved, state_to_save
 
 
 def state_of(**functions: object) -> StateDict:
@@ -19,4 +19,4 @@ def load_into(state: StateDict, **functions: object) -> None:
     """
     for name, function in functions.items():
         if isinstance(function, Stateful) and name in state:
-            function.load_state_dict(state[name])
+            load_saved(function, state[name])

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flwr_asyncdrop.checkpoint.codec import Json, unpack
@@ -17,11 +18,11 @@ from flwr_asyncdrop.checkpoint.files import (
     run_of,
 )
 from flwr_asyncdrop.checkpoint.refusal import refusal_of
-from flwr_asyncdrop.completeness.kept import is_users, load
+from flwr_asyncdrop.completeness.kept import is_users
 from flwr_asyncdrop.completeness.own_state import OwnState, names_in
 from flwr_asyncdrop.exceptions import CheckpointError, DamagedError, ShapeError
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART
-from flwr_asyncdrop.state_dict import StateDict, Stateful
+from flwr_asyncdrop.state_dict import StateDict, Stateful, load_saved
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -109,11 +110,11 @@ class Checkpoint:
                 called = _OWN_CALLED if name == _OWN else repr(name)
                 logger.info("%s does not know %s: it starts afresh", self.path, called)
                 continue
+            load = part.load_state_dict
             if name.startswith(CALLBACK_PART) and is_users(part):
-                load(part, self.parts[name])
-                continue
+                load = partial(load_saved, part)
             try:
-                part.load_state_dict(self.parts[name])
+                load(self.parts[name])
             except ShapeError as error:
                 raise CheckpointError(
                     f"{self.path} is of another model ({error}): resume with the "

@@ -281,11 +281,13 @@ class Checkpointer(Callback):
     def _save(self, state: RunState) -> None:
         if self._writing is not None:
             self._writing.result()
-        states = {name: state_to_save(part) for name, part in self._parts.items()}
         try:
-            parts, tensors = pack(states)
-        except NoStateError as error:
-            raise CheckpointError(self._told(error)) from error
+            parts, tensors = self._packed()
+        except CheckpointError as error:
+            if not state.updates:
+                raise
+            self._give_up(str(error))
+            return
         for name, part in self._parts.items():
             if isinstance(part, Restorable):
                 lacks = part.not_in(partial(unpack, parts[name], tensors))
@@ -304,6 +306,17 @@ class Checkpointer(Callback):
             "complete": True,
         }
         self._writing = self._thread.submit(self._write, body, tensors)
+
+    def _packed(self) -> tuple[dict[str, Json], dict[str, Tensor]]:
+        """Return the states of the parts, and their tensors.
+
+        CheckpointError if a user's own part has no state that can be saved.
+        """
+        states = {name: state_to_save(part) for name, part in self._parts.items()}
+        try:
+            return pack(states)
+        except NoStateError as error:
+            raise CheckpointError(self._told(error)) from error
 
     def _told(self, error: NoStateError) -> str:
         """Return what is no state, and whose `state_dict` has it."""

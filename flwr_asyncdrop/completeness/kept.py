@@ -10,10 +10,7 @@ from flwr_asyncdrop.completeness.contents import (
     is_own,
     of_classes,
 )
-from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.overrides import stored_by_package
-from flwr_asyncdrop.readable import one_line
-from flwr_asyncdrop.state_dict import StateDict, Stateful
 
 
 def is_users(owner: object) -> bool:
@@ -28,20 +25,6 @@ def kind_of(owner: object) -> str:
     if isinstance(owner, FunctionType):
         return f"the function {owner.__name__}"
     return type(owner).__name__
-
-
-def load(owner: Stateful, state: StateDict) -> None:
-    """Load a user's own object; CheckpointError in one line if it cannot."""
-    try:
-        owner.load_state_dict(state)
-    except CheckpointError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        raise CheckpointError(
-            f"{kind_of(owner)} cannot load what its state_dict returned "
-            f"({one_line(error)}): correct load_state_dict, or start the run again "
-            "without resume"
-        ) from error
 
 
 def held_by(owner: Any) -> dict[str, object]:

@@ -10,13 +10,13 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.completeness.digests import UNKNOWN, digest
-from flwr_asyncdrop.completeness.kept import held_by, is_users, load
+from flwr_asyncdrop.completeness.kept import held_by, is_users
 from flwr_asyncdrop.completeness.loaded_models import LoadedModels
 from flwr_asyncdrop.completeness.opaque import Opaque, Shapes
 from flwr_asyncdrop.server.callbacks import CALLBACK_PART, Callback, Evaluation
 from flwr_asyncdrop.server.server_evaluator import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import StateDict, Stateful, state_to_save
+from flwr_asyncdrop.state_dict import StateDict, Stateful, load_saved, state_to_save
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -155,7 +155,7 @@ class OwnState(Callback):
         for name, each in self._objects.items():
             if name not in state or "state" not in state[name] or not _is_saved(each):
                 continue
-            load(each, state[name]["state"])
+            load_saved(each, state[name]["state"])
 
     def left_out(self) -> str:
         """Return what the state that was made last lacks; "" for nothing new."""

@@ -8,7 +8,7 @@ from flwr_asyncdrop.server.callbacks import Callback, Evaluation
 from flwr_asyncdrop.server.evaluator import Evaluator, PendingEvaluation
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.stopping import StoppingRule
-from flwr_asyncdrop.state_dict import StateDict, from_plain, state_to_save
+from flwr_asyncdrop.state_dict import StateDict, from_plain, load_saved, state_to_save
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -81,7 +81,7 @@ class Evaluations:
         """Take over what was pending; sources may be other ones now."""
         for source, saved in state.items():
             if source in self._evaluators:
-                self._evaluators[source].load_state_dict(saved)
+                load_saved(self._evaluators[source], saved)
             elif pending := from_plain(
                 list[PendingEvaluation], saved.get("pending", [])
             ):

@@ -29,7 +29,7 @@ from flwr_asyncdrop.server.same_arguments import check_same
 from flwr_asyncdrop.server.state import RunState, copy_of
 from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.server.waiting import StarvingWatch, lacks_updates
-from flwr_asyncdrop.state_dict import StateDict, Stateless, state_to_save
+from flwr_asyncdrop.state_dict import StateDict, Stateless, load_saved, state_to_save
 from flwr_asyncdrop.submodel import (
     cpu_by_default,
     one_thread,
@@ -135,14 +135,14 @@ class Run:
                 f"and those of start(initial_arrays=...) {begun.frozen.sha256[:12]}"
             )
         check_same(state.get("arguments", {}), self.arguments)
-        self.aggregator.load_state_dict(state["aggregator"])
+        load_saved(self.aggregator, state["aggregator"])
         rules = self.dispatcher.rules
         if (masks := rules.assignment.masks) is not None:
-            masks.load_state_dict(state["masks"])
+            load_saved(masks, state["masks"])
         if "selection" in state:  # versions before this one had none
-            rules.selection.load_state_dict(state["selection"])
+            load_saved(rules.selection, state["selection"])
         if rules.work is not None:
-            rules.work.load_state_dict(state["work"])
+            load_saved(rules.work, state["work"])
         # There is none in the state of a run that had no guard.
         if self.guard is not None and state["guard"]:
             self.guard.load_state_dict(state["guard"])

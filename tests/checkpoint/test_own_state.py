@@ -117,6 +117,14 @@ class Turning(Selection):
     choose = InTurn.choose
 
 
+class SavedTurning(Turning):
+    def state_dict(self):
+        return {"turn": self.turn}
+
+    def load_state_dict(self, state):
+        self.turn = state["turn"]
+
+
 class Noting(Mixing):
     """Notes in a list of its class."""
 
@@ -313,6 +321,60 @@ def test_what_changes_in_place_is_saved_as_it_was_though_it_is_written_later(
     folder = copy_of(tmp_path / "whole", "again")
     resume = all_checkpoints(folder / "checkpoints")[1]
     assert own(folder, resume=resume, aggregator=make()) == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"aggregator": Saved()}, "Saved"),
+        ({"aggregator": Buffered(2, combine=CalmingSaved())}, "CalmingSaved"),
+        ({"selection": SavedTurning()}, "SavedTurning"),
+    ],
+)
+def test_who_cannot_load_what_was_saved_of_an_older_one_is_named(
+    changes, name, tmp_path, monkeypatch
+):
+    """It is no matter of another version of this package."""
+    own(tmp_path, **changes)
+    for kind in (Saved, CalmingSaved, SavedTurning):
+        monkeypatch.setattr(kind, "load_state_dict", Broken.load_state_dict)
+    says = rf"^{name} cannot load what its state_dict returned \(KeyError: 'counts'\)"
+    with pytest.raises(CheckpointError, match=says):
+        own(tmp_path, resume=tmp_path, **changes)
+
+
+def test_a_state_dict_that_raises_is_named_before_the_first_update(tmp_path):
+    class Unable(Saved):
+        def state_dict(self):
+            raise RuntimeError("no\nway")
+
+    says = r"^Unable.state_dict\(\) cannot be called \(RuntimeError: no way\): corr"
+    with pytest.raises(CheckpointError, match=says):
+        own(tmp_path, aggregator=Unable())
+
+
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        (lambda self: 1 / 0, "Later.state_dict() cannot be called (ZeroDivisionError"),
+        (lambda self: {"count": {1}}, "Later.state_dict()['count']: {1} cannot be sav"),
+    ],
+)
+def test_a_state_dict_that_fails_later_does_not_end_the_run(
+    fails, says, tmp_path, caplog, monkeypatch
+):
+    class Later(Saved):
+        def state_dict(self):
+            return super().state_dict() if self.count < 6 else fails(self)
+
+    result = own(tmp_path, aggregator=Later())
+    (warning,) = [m for m in caplog.messages if m.startswith(says)]
+    assert warning.endswith(
+        "from here on the run has no checkpoints, and resumes from that of update 4 "
+        "(see docs/checkpoints.md)"
+    )
+    monkeypatch.setattr(Later, "state_dict", Saved.state_dict)
+    assert own(tmp_path, resume=tmp_path, aggregator=Later()) == result
 
 
 def test_a_state_that_is_no_dict_is_refused(tmp_path):
