@@ -81,7 +81,7 @@ class Checkpoint:
         differences = [
             f"{key} {were.get(key)!r}, now {now.get(key)!r}"
             for key in {**were, **now}
-            if key not in free and were.get(key) != now.get(key)
+            if key not in free and _differ(were.get(key), now.get(key))
         ]
         if differences:
             raise CheckpointError(
@@ -163,6 +163,11 @@ def newest(folder: Path) -> Checkpoint:
                 "that does not belong there"
             )
     return found
+
+
+def _differ(was: Json, now: Json) -> bool:
+    """Return whether settings differ; NaN is equal to itself."""
+    return bool(was != now) and repr(was) != repr(now)
 
 
 def _first_whole(candidates: Sequence[Path]) -> Checkpoint:

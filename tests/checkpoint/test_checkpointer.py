@@ -320,6 +320,13 @@ class TestSettings:
         played.saver.on_end(played.state)
         assert self.loaded(tmp_path / "new", settings=settings).updates == 0
 
+    def test_nan_is_the_same_as_it_was(self, tmp_path):
+        settings = {"floor": float("nan"), "all": [float("nan")]}
+        played = Played(tmp_path / "new", settings=settings)
+        played.go_to(1)
+        played.saver.on_end(played.state)
+        assert self.loaded(tmp_path / "new", settings=settings).updates == 0
+
     def test_one_younger_than_the_checkpoint_had_its_default(self, tmp_path):
         defaults = {"queue-ahead": 0}
         assert self.loaded(tmp_path, {"queue-ahead": 0}, defaults=defaults).updates == 0
