@@ -1,17 +1,13 @@
-"""Saves a run in a thread, and finds the checkpoint that it resumes from."""
+"""When a run is saved, whether it may be, and what it resumes from."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from torch import Tensor
-
 from flwr_asyncdrop.checkpoint.checkpoint import Checkpoint, newest
-from flwr_asyncdrop.checkpoint.codec import Json, NoStateError, as_json, pack, unpack
+from flwr_asyncdrop.checkpoint.codec import Json, as_json
 from flwr_asyncdrop.checkpoint.files import (
     FOLDER,
     all_checkpoints,
@@ -21,22 +17,15 @@ from flwr_asyncdrop.checkpoint.files import (
     delete_drafts,
     run_of,
     updates_of,
-    write,
 )
+from flwr_asyncdrop.checkpoint.parts import Parts, lacking, left_out, pack_parts
 from flwr_asyncdrop.checkpoint.refusal import forget_refusal, refuse
-from flwr_asyncdrop.completeness.kept import kind_of
+from flwr_asyncdrop.checkpoint.series import Series
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
-from flwr_asyncdrop.state_dict import (
-    Composite,
-    Incomplete,
-    Restorable,
-    Stateful,
-    state_to_save,
-)
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing
 
@@ -119,14 +108,11 @@ class Checkpointer(Callback):
         self._unresumable = ""
         self._lock = FolderLock(self.folder)
         self._run = ""
-        # Those of this run, the oldest first.
-        self._own: list[Path] = []
-        self._parts: Mapping[str, Stateful] = {}
+        self._series = Series(self.path, keep, self._lock.check)
+        self._parts: Parts = {}
         self._updates_between = 0
         self._due = 0
         self._begun = False
-        self._thread: ThreadPoolExecutor
-        self._writing: Future[None] | None = None
 
     @property
     def path(self) -> Path:
@@ -156,7 +142,7 @@ class Checkpointer(Callback):
             raise ConfigError(f"{unresumable}: start it again")
         together = {**settings, **self.settings}
         self._all_settings = {key: as_json(key, together[key]) for key in together}
-        self._own = []
+        self._series.paths = []
         if self.resume is None:
             if not self.overwrite and all_checkpoints(self.path):
                 raise ConfigError(
@@ -172,21 +158,19 @@ class Checkpointer(Callback):
         self._run = checkpoint.run
         self._check_room(checkpoint)
         if self._has(checkpoint):
-            self._own = [
+            self._series.paths = [
                 path
                 for path in reversed(checkpoints_of(self.path, self._run))
                 if int(path.name) <= int(checkpoint.path.name)
             ]
         return checkpoint
 
-    def attach(self, parts: Mapping[str, Stateful], updates_per_round: int) -> None:
+    def attach(self, parts: Parts, updates_per_round: int) -> None:
         """Set what is saved, by name, before the run begins."""
         self._parts = parts
         self._updates_between = self.every * updates_per_round
         self._due = 0
         self._begun = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing = None
 
     def on_resume(self, state: RunState) -> None:
         """Save nothing before the next round."""
@@ -200,8 +184,9 @@ class Checkpointer(Callback):
         """
         replaced: Iterable[Path] = ()
         if self.resume is not None:
-            later = set(checkpoints_of(self.path, self._run)) - set(self._own)
-            replaced = [*sorted(later, reverse=True), *self._of_others()]
+            all_there = checkpoints_of(self.path, self._run)
+            later = [path for path in all_there if path not in self._series.paths]
+            replaced = [*later, *self._of_others()]
         elif self.overwrite:
             replaced = all_of_ours(self.path)
         with changing(self.path):
@@ -221,7 +206,6 @@ class Checkpointer(Callback):
     def on_interrupt(self, state: RunState) -> None:
         """Save the run as it is now, and say how it resumes."""
         if not self._begun:  # what is there may be of another run
-            self._thread.shutdown()
             logger.warning("interrupted before the run began: nothing was changed")
             return
         logger.warning("interrupted; %s", self._save_last(state))
@@ -230,7 +214,7 @@ class Checkpointer(Callback):
         """Save a run that ended before its last round, and wait for the disk."""
         if state.ended and self._begun:
             logger.warning("%s", self._save_last(state))
-        self._thread.shutdown()
+        self._series.close()
 
     def _check_room(self, checkpoint: Checkpoint) -> None:
         """Raise ConfigError for checkpoints in the folder that would be replaced."""
@@ -270,33 +254,29 @@ class Checkpointer(Callback):
         """Save the run and wait for the disk; return how it resumes, or why not."""
         if not self._unresumable:
             self._save(state)
-        self._thread.shutdown()
-        if not self._own and self._unresumable:
+        self._series.close()
+        if not self._series.paths and self._unresumable:
             return f"{self._unresumable}: start it again"
-        if not self._own:
+        if not self._series.paths:
             return "no checkpoint could be written"
-        where = f" from update {updates_of(self._own[-1])}" * bool(self._unresumable)
+        last = updates_of(self._series.paths[-1])
+        where = f" from update {last}" * bool(self._unresumable)
         return f"to resume{where}: {self._command(state.num_devices)}"
 
     def _save(self, state: RunState) -> None:
-        if self._writing is not None:
-            self._writing.result()
+        self._series.wait()
         try:
-            parts, tensors = self._packed()
+            parts, tensors = pack_parts(self._parts)
         except CheckpointError as error:
             if not state.updates:
                 raise
             self._give_up(str(error))
             return
-        for name, part in self._parts.items():
-            if isinstance(part, Restorable):
-                lacks = part.not_in(partial(unpack, parts[name], tensors))
-                if lacks:
-                    self._give_up(lacks)
-                    return
-        for part in self._parts.values():
-            if isinstance(part, Incomplete) and (lacks := part.left_out()):
-                logger.warning("%s (see docs/checkpoints.md)", lacks)
+        if lacks := lacking(self._parts, parts, tensors):
+            self._give_up(lacks)
+            return
+        for each in left_out(self._parts):
+            logger.warning("%s (see docs/checkpoints.md)", each)
         body = {
             "run": self._run,
             "settings": self._all_settings,
@@ -305,28 +285,9 @@ class Checkpointer(Callback):
             "parts": parts,
             "complete": True,
         }
-        self._writing = self._thread.submit(self._write, body, tensors)
-
-    def _packed(self) -> tuple[dict[str, Json], dict[str, Tensor]]:
-        """Return the states of the parts, and their tensors.
-
-        CheckpointError if a user's own part has no state that can be saved.
-        """
-        states = {name: state_to_save(part) for name, part in self._parts.items()}
-        try:
-            return pack(states)
-        except NoStateError as error:
-            raise CheckpointError(self._told(error)) from error
-
-    def _told(self, error: NoStateError) -> str:
-        """Return what is no state, and whose `state_dict` has it."""
-        name, *keys = error.keys
-        part: object = self._parts[str(name)]
-        inner: Sequence[str | int] = keys
-        if isinstance(part, Composite):
-            part, inner = part.part_at(keys)
-        where = "".join(f"[{key!r}]" for key in inner)
-        return f"{kind_of(part)}.state_dict(){where}{error.says}"
+        callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]
+        files = [file for callback in callbacks for file in callback.files]
+        self._series.write(body, tensors, files)
 
     def _give_up(self, lacks: str) -> None:
         """Have no checkpoints any more: none is all that the run depends on.
@@ -335,7 +296,7 @@ class Checkpointer(Callback):
         before the first update saves nobody anything.
         """
         self._unresumable = f"{lacks}, so the run cannot be resumed"
-        complete = [path for path in self._own if updates_of(path)]
+        complete = [path for path in self._series.paths if updates_of(path)]
         if not complete:
             logger.warning(
                 "%s: from here on it has no checkpoints (see docs/checkpoints.md)",
@@ -349,7 +310,7 @@ class Checkpointer(Callback):
             lacks,
             updates_of(complete[-1]),
         )
-        self._delete_own(but=complete)
+        self._series.delete(but=complete)
 
     def _refuse(self) -> None:
         """Say in the place of the checkpoints why there are none, and delete them."""
@@ -357,36 +318,4 @@ class Checkpointer(Callback):
             refuse(self.path, self._unresumable)
         except OSError as error:
             logger.warning("%s cannot be changed: %s", self.path, error)
-        self._delete_own()
-
-    def _delete_own(self, but: Sequence[Path] = ()) -> None:
-        try:
-            delete(path for path in self._own if path not in but)
-        except OSError as error:
-            logger.warning("%s cannot be changed: %s", self.path, error)
-        self._own = [*but]
-
-    def _write(self, body: Mapping[str, Json], tensors: Mapping[str, Tensor]) -> None:
-        callbacks = [p for p in self._parts.values() if isinstance(p, Callback)]
-        files = [file for callback in callbacks for file in callback.files]
-        try:
-            self._lock.check()
-            self._own.append(write(self.path, body, tensors, files))
-        except Exception as error:  # whatever it is, nobody waits for this thread
-            logger.warning(
-                "no checkpoint at update %d, and the run continues: %s",
-                body["updates"],
-                error,
-            )
-            return
-        while len(self._own) > self.keep:
-            try:
-                delete(self._own[:1])
-            except OSError as error:
-                logger.warning(
-                    "cannot delete the checkpoint %s, and the run continues: %s",
-                    self._own[0],
-                    error,
-                )
-                return
-            del self._own[0]
+        self._series.delete()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flwr_asyncdrop.checkpoint import Checkpointer, checkpointer, files, newest
+from flwr_asyncdrop.checkpoint import Checkpointer, files, newest, series
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.server.callbacks import Callback
@@ -82,7 +82,7 @@ def test_no_checkpoint_goes_to_another_folder_in_place_of_the_runs(tmp_path, cap
     played = Played(folder, every=1)
     with played.saver:
         played.go_to(3)
-        played.saver._writing.result()
+        played.saver._series.wait()
         folder.rename(tmp_path / "before")
         folder.mkdir()
         played.go_to(6)
@@ -166,14 +166,14 @@ def test_the_loop_waits_for_the_disk_only_before_the_next_checkpoint(
     tmp_path, monkeypatch
 ):
     """And what is saved is what was there then, though it is written later."""
-    write, later = checkpointer.write, threading.Event()
+    write, later = series.write, threading.Event()
 
     def patient(*arguments):
         assert later.wait(300)
         later.clear()
         return write(*arguments)
 
-    monkeypatch.setattr(checkpointer, "write", patient)
+    monkeypatch.setattr(series, "write", patient)
     played = Played(tmp_path, every=1, keep=9)
     for updates in (5, 10):
         # The one of the round before is still being written.
@@ -243,7 +243,7 @@ def test_whatever_stops_a_checkpoint_costs_a_warning(tmp_path, monkeypatch, capl
     def short_of_memory(*_):
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(checkpointer, "write", short_of_memory)
+    monkeypatch.setattr(series, "write", short_of_memory)
     played = Played(tmp_path, every=1)
     played.go_to(6)
     played.saver.on_end(played.state)
@@ -385,7 +385,7 @@ def test_a_run_resumes_in_its_folder_by_whatever_path(tmp_path):
     played.saver.on_end(played.state)
     (tmp_path / "latest").symlink_to(tmp_path / "run")
     again = Played(tmp_path / "run", resume=tmp_path / "latest")
-    assert [path.name for path in again.saver._own] == ["000001", "000002"]
+    assert [path.name for path in again.saver._series.paths] == ["000001", "000002"]
 
 
 def test_a_run_that_is_over_leaves_no_checkpoint(tmp_path):
@@ -409,7 +409,7 @@ def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
     tmp_path, monkeypatch
 ):
     """The thread that writes comes late, when the model is another already."""
-    weights, write, later = {}, checkpointer.write, threading.Event()
+    weights, write, later = {}, series.write, threading.Event()
 
     class Weights(Callback):
         def on_pause(self, state):
@@ -422,7 +422,7 @@ def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
         later.clear()
         return write(*arguments)
 
-    monkeypatch.setattr(checkpointer, "write", patient)
+    monkeypatch.setattr(series, "write", patient)
     run(tmp_path, "async-fedavg", callbacks=[Weights()])
     saved = [newest(path) for path in all_checkpoints(tmp_path / "checkpoints")]
     assert [checkpoint.updates for checkpoint in saved] == [12, 8, 4, 0]
@@ -438,7 +438,7 @@ def test_an_old_one_that_cannot_be_deleted_is_named(tmp_path, monkeypatch, caplo
         raise PermissionError(13, "Permission denied", str(*paths))
 
     played = Played(tmp_path, every=1, keep=1)
-    monkeypatch.setattr(checkpointer, "delete", refuse)
+    monkeypatch.setattr(series, "delete", refuse)
     played.go_to(11)
     played.saver.on_end(played.state)
     assert played.updates() == [10, 5, 0]

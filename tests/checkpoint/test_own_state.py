@@ -21,7 +21,7 @@ from flwr_asyncdrop.aggregation import (
     mean_change,
 )
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.checkpoint import checkpointer, newest
+from flwr_asyncdrop.checkpoint import newest, series
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard, write
 from flwr_asyncdrop.exceptions import CheckpointError
 from flwr_asyncdrop.fleet.selection import Selection
@@ -303,7 +303,7 @@ class InPlaceCombining(InPlace):
 def test_what_changes_in_place_is_saved_as_it_was_though_it_is_written_later(
     make, tmp_path, monkeypatch
 ):
-    write, later = checkpointer.write, threading.Event()
+    write, later = series.write, threading.Event()
 
     class Updates(Callback):
         def on_update(self, state, merged):
@@ -315,7 +315,7 @@ def test_what_changes_in_place_is_saved_as_it_was_though_it_is_written_later(
         later.clear()
         return write(*arguments)
 
-    monkeypatch.setattr(checkpointer, "write", patient)
+    monkeypatch.setattr(series, "write", patient)
     whole = own(tmp_path / "whole", aggregator=make(), callbacks=[Updates()])
     monkeypatch.undo()
     folder = copy_of(tmp_path / "whole", "again")
@@ -568,7 +568,7 @@ def test_checkpoints_of_versions_that_did_not_look_go(tmp_path, monkeypatch):
     def write_as_before(path, body, *more):
         return write(path, {**body, "complete": False}, *more)
 
-    module = "flwr_asyncdrop.checkpoint.checkpointer"
+    module = "flwr_asyncdrop.checkpoint.series"
     monkeypatch.setattr(f"{module}.write", write_as_before)
     own(tmp_path, aggregator=Late())
     assert not all_checkpoints(tmp_path / "checkpoints")
