@@ -63,7 +63,13 @@ class Unsaved:
                     if isinstance(part, Stateful):
                         kind = type(part).__name__
                         doing = f"load the state_dict of {kind} into another {kind}"
+                        before = _versions(state)
                         part.load_state_dict(state)
+                        if _versions(state) != before:  # it is written after this
+                            return (
+                                f"{kind}.load_state_dict changes tensors of the state "
+                                "that it gets, in place"
+                            )
                 doing = "compare the run's parts with what was saved of them"
                 found.run(self._parts, again)
         except Exception as error:  # whatever the user's own code raises
@@ -73,6 +79,12 @@ class Unsaved:
 
 def _cannot(doing: str, error: Exception) -> str:
     return f"one that resumes cannot {doing} ({one_line(error)})"
+
+
+def _versions(state: StateDict) -> list[int]:
+    """Return how often the tensors of a state were changed in place."""
+    tensors = (each for each in _tensors(state) if not each.is_inference())
+    return [each._version for each in tensors]
 
 
 def _tensors(state: Any) -> Iterator[Tensor]:

@@ -411,6 +411,24 @@ def test_a_tensor_that_comes_back_on_another_device_is_another():
     assert said.startswith("no checkpoint has Saving.held, which load_state_dict")
 
 
+class Scaled(Saving):
+    """Saves twice what it holds."""
+
+    def state_dict(self):
+        return {"held": self.held * 2}
+
+    def load_state_dict(self, state):
+        self.held = state["held"].div_(2)
+
+
+def test_a_state_that_is_changed_as_it_is_loaded_is_not_what_was_saved():
+    part = Scaled(torch.ones(2))
+    unsaved = Unsaved({"part": part}, lambda: {"part": Scaled(None)})
+    assert unsaved.find(lambda: {"part": part.state_dict()}) == (
+        "Scaled.load_state_dict changes tensors of the state that it gets, in place"
+    )
+
+
 def test_a_parameter_may_come_back_as_a_tensor():
     parts = {"part": Saving(torch.nn.Parameter(torch.ones(2)))}
     unsaved = Unsaved(parts, lambda: {"part": Saving(None)})
