@@ -10,10 +10,11 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 _POLL_SECONDS = 0.05
 _LONGEST_COMMAND = 160
 _MOST_BYTES = 4096
+_TOKEN, _HIDDEN = "--token", "..."
 
 _Key = tuple[int, int, str]
 
@@ -241,11 +243,20 @@ def _write_holder(descriptor: int) -> None:
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-        "command": textwrap.shorten(shlex.join(sys.argv), _LONGEST_COMMAND),
+        "command": textwrap.shorten(_command(sys.argv), _LONGEST_COMMAND),
     }
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+
+
+def _command(words: Sequence[str]) -> str:
+    """Return a command without the token by which Flower knows its ServerApp."""
+    shown = [
+        _HIDDEN if before == _TOKEN else word for before, word in pairwise(("", *words))
+    ]
+    given = f"{_TOKEN}="
+    return shlex.join(given + _HIDDEN if w.startswith(given) else w for w in shown)
 
 
 def _holder(descriptor: int) -> str:

@@ -91,6 +91,16 @@ def test_a_holder_with_a_long_command_is_named_and_known_to_be_killed(tmp_path):
     assert (tmp_path / ".lock").stat().st_size < 4096
 
 
+@pytest.mark.parametrize("words", [["--token", "s3cret"], ["--token=s3cret"]])
+def test_the_token_of_a_server_app_is_not_written_down(words, tmp_path, monkeypatch):
+    command = ["flwr-serverapp", *words, "--insecure"]
+    monkeypatch.setattr(sys, "argv", command)
+    with FolderLock(tmp_path):
+        said = json.loads((tmp_path / ".lock").read_text())["command"]
+    hidden = " ".join(command).replace("s3cret", "...")
+    assert said == hidden
+
+
 @pytest.mark.parametrize("how", ["alone", "forks"])
 def test_a_holder_that_is_killed_holds_nothing_even_if_it_has_forked(how, tmp_path):
     with Holder(tmp_path, how) as holder:
