@@ -1,6 +1,5 @@
 """Which modules have what was loaded into them, and nothing of their own."""
 
-from collections import deque
 from collections.abc import Iterable
 from itertools import chain
 from weakref import WeakKeyDictionary
@@ -32,7 +31,8 @@ class LoadedModels:
     def __init__(self) -> None:
         self._first: WeakKeyDictionary[nn.Module, _ByDtype] = WeakKeyDictionary()
         self._dtypes: set[torch.dtype] = set()
-        self._versions: dict[str, deque[_Digests]] = {}
+        # A thread that evaluates notes versions, too: each tuple stays as it is.
+        self._versions: dict[str, tuple[_Digests, ...]] = {}
 
     @property
     def has_any(self) -> bool:
@@ -41,14 +41,14 @@ class LoadedModels:
 
     def note(self, source: str, arrays: State) -> None:
         """Note a version that modules may be loaded with, from now on."""
-        versions = self._versions.setdefault(source, deque(maxlen=_KEPT))
         rounded = (
             tensor.to(dtype)
             for tensor in arrays.values()
             if tensor.is_floating_point()
             for dtype in self._dtypes - {tensor.dtype}
         )
-        versions.append(_digests(chain(arrays.values(), rounded)))
+        digests = _digests(chain(arrays.values(), rounded))
+        self._versions[source] = (*self._versions.get(source, ()), digests)[-_KEPT:]
 
     def has(self, module: nn.Module) -> bool:
         """Return whether a module has what was loaded into it."""
@@ -59,7 +59,7 @@ class LoadedModels:
         first = self._first.setdefault(module, {})
         for dtype, digests in own.items():
             first.setdefault(dtype, digests)
-        recent = [each for versions in self._versions.values() for each in versions]
+        recent = chain.from_iterable([*self._versions.values()])
         known = frozenset[str]().union(*first.values(), *recent)
         return all(digests <= known for digests in own.values())
 
