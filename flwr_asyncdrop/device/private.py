@@ -27,6 +27,7 @@ def private_folder() -> Iterator[Path]:
 
     It goes with SIGTERM, SIGHUP and whatever is raised. A lock in it ends with this
     process, however that ends: the next call removes the folders of those killed.
+    Another one, on the folder, lets ``systemd-tmpfiles`` leave alone what is in it.
     """
     for name in _ENDINGS:
         if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN:
@@ -34,11 +35,23 @@ def private_folder() -> Iterator[Path]:
     remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        with (folder / _LOCK).open("w") as lock:
+        with (folder / _LOCK).open("w") as lock, locked_folder(folder):
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder: what clears old files away passes it by (tmpfiles.d)."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):  # a file system without locks on folders
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_abandoned(parent: Path) -> None:

@@ -1,5 +1,6 @@
 """What ``asyncdrop supernode`` starts, with a program of the tests for Flower's own."""
 
+import fcntl
 import json
 import os
 import resource
@@ -202,6 +203,19 @@ def test_the_folders_of_those_who_live_and_of_others_are_left_alone(
         "asyncdrop-link",
         "asyncdrop-mine",
     ]
+
+
+def test_what_clears_old_files_away_passes_a_folder_in_use_by(tmp_path, monkeypatch):
+    """systemd-tmpfiles heeds a lock on a folder: a device may wait for weeks."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    with private_folder() as folder:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(descriptor)
 
 
 def test_a_hang_up_that_is_ignored_as_under_nohup_stays_so(tmp_path, monkeypatch):
