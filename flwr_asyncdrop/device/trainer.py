@@ -115,17 +115,30 @@ def serve(path: Path, owner: int) -> socket.socket | None:
             if listener.fileno() not in ready:
                 continue
             connection, _ = listener.accept()
-            with warnings.catch_warnings():
-                # From Python 3.12 on. The other threads are OpenBLAS's, which stops
-                # them.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                process = os.fork()
+            process = fork()
+            if process is None:
+                connection.close()
+                continue
             if process == 0:
                 children.forget()
                 return connection
             children.add(process, connection)
     children.forget()
     return None
+
+
+def fork() -> int | None:
+    """Return what `os.fork` does, or None if there is no process for it."""
+    with warnings.catch_warnings():
+        # From Python 3.12 on. The other threads are OpenBLAS's, which stops them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return os.fork()
+        except OSError as error:  # no memory at the moment, or too many processes
+            logging.getLogger("flwr").warning(
+                "the trainer cannot be forked (%s): a task starts the plain way", error
+            )
+            return None
 
 
 def renew_randomness() -> None:

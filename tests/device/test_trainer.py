@@ -1,5 +1,6 @@
 """Tasks that are handed to the trainer, and what happens when it is not there."""
 
+import errno
 import json
 import os
 import signal
@@ -235,6 +236,36 @@ def test_a_trainer_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
         with pytest.raises(ConnectionError):
             shim.offer(path, ["x"])
         refusing.join()
+
+
+def test_a_task_for_which_there_is_no_process_is_left_to_its_shim(
+    tmp_path, monkeypatch, caplog
+):
+    """A small device may have no memory for one at that moment."""
+    path = tmp_path / "socket"
+    reading, writing = os.pipe()
+    over = threading.Event()
+
+    def offer():
+        while len(caplog.records) < 2 and not over.is_set():
+            with pytest.raises(ConnectionError):
+                shim.offer(str(path), ["x"])
+        os.close(writing)
+
+    def refuse():
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: None)
+    offering = threading.Thread(target=offer)
+    offering.start()
+    try:
+        assert serve(path, reading) is None
+    finally:
+        over.set()
+        offering.join()
+        os.close(reading)
+    assert caplog.text.count("a task starts the plain way") == 2
 
 
 @by_night
