@@ -70,6 +70,7 @@ main() {
 # As Compose reads it: the last line counts, without quotes, or without a comment.
 from_env_file() {
     [ -f "$here/.env" ] || return 0
+    [ -r "$here/.env" ] || fail "$here/.env cannot be read: be the user who made it"
     value=$(sed -n "s/$(line_of "$1")//p" "$here/.env" | tail -n 1 |
         sed -e 's/^"\([^"]*\)".*/\1/; t' -e "s/^'\([^']*\)'.*/\1/; t" \
             -e 's/[[:space:]]#.*//; s/[[:space:]]*$//')

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 # What Flower writes where there is nothing, so that `flwr run .` simulates.
@@ -43,12 +44,27 @@ def write_connection(name: str, address: str, authority: str | None) -> Path:
     -------
     Path
         The file.
+
+    Raises
+    ------
+    ValueError
+        If the file is no TOML, or would be none then. It stays as it is.
     """
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     path = home / "config.toml"
     home.mkdir(parents=True, exist_ok=True)
-    before = path.read_text(encoding="utf-8") if path.exists() else _NOTHING_BEFORE
-    replace(path, with_connection(before, name, address, authority))
+    try:
+        before = path.read_text(encoding="utf-8") if path.exists() else _NOTHING_BEFORE
+        tomllib.loads(before)
+    except ValueError as error:
+        raise ValueError(f"{path} is no TOML: {error}") from error
+    after = with_connection(before, name, address, authority)
+    if not has_connection(after, name):
+        raise ValueError(
+            f"{path} cannot have [superlink.{name}]: it has that name in another form, "
+            "or the name has more than letters, digits, '-' and '_'"
+        )
+    replace(path, after)
     return path
 
 
@@ -73,12 +89,25 @@ def with_connection(before: str, name: str, address: str, authority: str | None)
     trust = (
         "insecure = true"
         if authority is None
-        else f"root-certificates = {json.dumps(str(Path(authority).absolute()))}"
+        else f"root-certificates = {quoted(str(Path(authority).absolute()))}"
     )
     heading = rf"^\[superlink\.{re.escape(name)}\][ \t]*(?:#[^\n]*)?$"
     rest = re.sub(rf"(?ms){heading}.*?(?=^\[|\Z)", "", before)
-    block = f"[superlink.{name}]\naddress = {json.dumps(address)}\n{trust}\n"
+    block = f"[superlink.{name}]\naddress = {quoted(address)}\n{trust}\n"
     return f"{rest.rstrip()}\n\n{block}".lstrip()
+
+
+def quoted(text: str) -> str:
+    """Return a text as TOML has it, which knows none of JSON's pairs of escapes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def has_connection(text: str, name: str) -> bool:
+    """Return whether a text is TOML, and a configuration with a connection."""
+    try:
+        return name in tomllib.loads(text)["superlink"]
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def certificates_of_compose() -> str:
@@ -138,18 +167,24 @@ def main() -> None:
     if certificates is None:
         try:
             certificates = Path(certificates_of_compose() or _CERTIFICATES)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             parser.error(str(error))
     authority = certificates / "ca.crt"
-    if not arguments.insecure and not authority.exists():
-        parser.error(f"{authority} is not there: run docker/make_certificates.sh first")
+    if not arguments.insecure:
+        try:
+            authority.read_bytes()
+        except OSError as error:
+            parser.error(
+                f"{authority} cannot be read ({error.strerror}): run "
+                "docker/make_certificates.sh first, as the same user"
+            )
     try:
         path = write_connection(
             arguments.name,
             arguments.address,
             None if arguments.insecure else str(authority),
         )
-    except OSError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"connect: {error}")
     print(f"{path}: flwr run . {arguments.name} --stream")
 

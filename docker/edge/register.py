@@ -95,7 +95,7 @@ def main() -> None:
         )
         wait_for_superlink()
         register_all(keys)
-    except (InvalidError, OSError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"register: {error}")
 
 

@@ -120,7 +120,7 @@ def main() -> None:
         insecure = flag(os.environ, "ASYNCDROP_INSECURE")
         authority = None if insecure else credential(os.environ, "ca.crt")
         write_connection("edge", connection_address(os.environ), authority)
-    except (InvalidError, OSError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"server: {error}")
     become("server", found)
 

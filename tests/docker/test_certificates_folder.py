@@ -100,3 +100,13 @@ def test_what_compose_would_expand_is_refused(docker, value):
     for done in run(docker):
         assert done.returncode != 0
         assert "write the path without $ and \\" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(not os.getuid(), reason="root can read everything")
+def test_an_env_file_of_another_user_is_not_passed_over(docker):
+    (docker / ".env").write_text("EDGE_CERTIFICATES=/srv/fleet\n")
+    (docker / ".env").chmod(0)
+    for done in run(docker):
+        assert done.returncode != 0
+        assert str(docker / ".env") in done.stderr.splitlines()[-1]
+    assert not (docker / "certificates").exists()

@@ -297,6 +297,55 @@ def test_the_connection_of_an_operator(tmp_path):
     assert written["superlink"]["local"] == {"address": ":local:"}
 
 
+@pytest.mark.parametrize("folder", ["fleet 😀 é", 'the "old" one', r"a\b"])
+def test_a_folder_of_any_name_is_one_for_toml(
+    entrypoint, monkeypatch, tmp_path, folder
+):
+    connect = entrypoint("connect")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    authority = tmp_path / folder / "ca.crt"
+    path = connect.write_connection("edge", "here:1", str(authority))
+    edge = tomllib.loads(path.read_text(encoding="utf-8"))["superlink"]["edge"]
+    assert edge["root-certificates"] == str(authority)
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "said"),
+    [
+        (b"[superlink]\nedge = {address = ':local:'}\n", "edge", "in another form"),
+        (b"superlink = 1\n", "edge", "in another form"),
+        (b"", "a fleet", "cannot have [superlink.a fleet]"),
+        (b"", "a.fleet", "cannot have [superlink.a.fleet]"),
+        (b"[superlink\n", "edge", "is no TOML"),
+        (b"# caf\xe9\n", "edge", "is no TOML"),
+    ],
+)
+def test_a_configuration_that_would_be_none_stays_as_it_is(
+    tmp_path, before, name, said
+):
+    """Flower reads nothing at all from a file that is no TOML."""
+    path = tmp_path / "config.toml"
+    path.write_bytes(before)
+    home = {"FLWR_HOME": str(tmp_path)}
+    done = run("connect.py", home, "--insecure", "--name", name)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"connect: {path} ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert path.read_bytes() == before
+
+
+def test_an_authority_that_cannot_be_read_is_no_connection(tmp_path):
+    """Docker makes a folder where the file of a mount is missing, and root its own."""
+    (tmp_path / "ca.crt").mkdir()
+    home = {"FLWR_HOME": str(tmp_path / "flwr")}
+    done = run("connect.py", home, "--certificates", str(tmp_path))
+    assert done.returncode == 2
+    said = f"{tmp_path / 'ca.crt'} cannot be read (Is a directory): run docker/make_"
+    assert said in done.stderr
+    assert not (tmp_path / "flwr").exists()
+
+
 def test_a_disk_that_is_full_costs_no_configuration(entrypoint, tmp_path, monkeypatch):
     """A link to a file elsewhere stays one, and the file keeps its mode."""
     connect = entrypoint("connect")
