@@ -108,7 +108,11 @@ authority() {
 
 server() {
     crt=$out/server/server.crt
-    if [ -s "$crt" ] && good_for_hosts "$crt"; then return; fi
+    key=$out/server/server.key
+    # The container sees its own copy.
+    cp "$out/ca.crt" "$out/server/ca.crt"
+    chmod 644 "$out/server/ca.crt"
+    if [ -s "$crt" ] && good_for_hosts "$crt" && of_key "$crt" "$key"; then return; fi
     [ -s "$out/ca.key" ] || fail "a certificate for $hosts needs $out/ca.key"
     quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
         -subj "/CN=superlink" -keyout "$out/server/new.key" \
@@ -125,10 +129,9 @@ server() {
         -CA "$out/ca.crt" -CAkey "$out/ca.key" -CAcreateserial \
         -extfile "$out/server/server.cnf" -out "$out/server/new.crt"
     # Both are there: a key without its certificate would serve nobody.
-    mv "$out/server/new.key" "$out/server/server.key"
+    mv "$out/server/new.key" "$key"
     mv "$out/server/new.crt" "$crt"
     rm -f "$out/server/server.csr" "$out/server/server.cnf"
-    cp "$out/ca.crt" "$out/server/ca.crt"
     chmod 644 "$crt"
     say "server/: a new certificate for $hosts, valid for $days_server days"
 }
@@ -140,6 +143,12 @@ good_for_hosts() {
         if is_address "$host"; then check=-checkip; else check=-checkhost; fi
         openssl x509 -in "$1" -noout $check "$host" | grep -q "does match" || return 1
     done
+}
+
+# A key that is missing, or whose certificate did not come any more, is none of it.
+of_key() {
+    public=$(openssl pkey -in "$2" -pubout 2>/dev/null) || return 1
+    [ "$public" = "$(openssl x509 -in "$1" -noout -pubkey)" ]
 }
 
 alternative_names() {

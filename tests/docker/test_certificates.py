@@ -106,13 +106,38 @@ def test_what_was_made_by_half_is_made_again(make, tmp_path, program):
     told = ("--host", "edge.example.org", "garage")
     assert make(*told, folder=certificates, path=stand_in.parent).returncode != 0
     assert make("garage", folder=certificates).returncode == 0
-    server, garage = certificates / "server", certificates / "devices" / "garage"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(server / "server.crt", server / "server.key")
+    garage = certificates / "devices" / "garage"
+    loads_its_key(certificates / "server")
     key = load_ssh_private_key((garage / "key").read_bytes(), None)
     public = (certificates / "public" / "garage.pub").read_bytes()
     assert load_ssh_public_key(public) == key.public_key()
     assert sorted(path.name for path in garage.iterdir()) == ["ca.crt", "key"]
+
+
+@pytest.mark.parametrize("lost", ["server.key", "ca.crt", "server.crt"])
+def test_what_the_server_has_lost_is_made_again(make, tmp_path, lost):
+    make("phone")
+    (tmp_path / "server" / lost).unlink()
+    assert make("phone").returncode == 0
+    loads_its_key(tmp_path / "server")
+    ours = (tmp_path / "ca.crt").read_bytes()
+    assert (tmp_path / "server" / "ca.crt").read_bytes() == ours
+
+
+def test_a_key_whose_certificate_did_not_come_any_more_is_made_again(make, tmp_path):
+    """Ended between the two: the old certificate is good for the hosts, too."""
+    make("phone")
+    old = (tmp_path / "server" / "server.crt").read_bytes()
+    make("--host", "edge.example.org", "phone")
+    (tmp_path / "server" / "server.crt").write_bytes(old)
+    assert make("phone").stdout.startswith("server/: a new certificate")
+    loads_its_key(tmp_path / "server")
+
+
+def loads_its_key(server):
+    """Raise SSLError unless a server can be one with these files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
 
 
 def test_a_device_that_was_shut_out_stays_so(make, tmp_path):
