@@ -35,6 +35,7 @@ from flwr_asyncdrop.strategy.kinds import CHECKED, check_kinds
 from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.replaced import choose_algorithm
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, OrFlowers, Sampling
+from flwr_asyncdrop.strategy.train_configs import config_of
 from flwr_asyncdrop.strategy.trained_part import TrainedPart
 from flwr_asyncdrop.strategy.units import (
     build_assignment,
@@ -269,8 +270,11 @@ def label_of(given: Arguments) -> str:
 
 
 def objective_config(given: Arguments) -> Mapping[str, object]:
-    """Return what the local objective adds to a train config."""
+    """Return what the local objective adds to a train config; it can be sent."""
     objective = given.objective
     if objective is None and given.algorithm is not None:
         objective = given.algorithm.checked_objective()
-    return checked_config(objective) if objective else {}
+    if objective is None:
+        return {}
+    added = checked_config(objective)
+    return dict(config_of(added, f"config() of {type(objective).__name__}", 1))

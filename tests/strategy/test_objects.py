@@ -434,6 +434,9 @@ class Telling(LocalObjective):
         ({"mu": {}}, "Telling has {} under 'mu'"),
         ({"mu": torch.ones(2)}, r"Telling has tensor\(.* under 'mu'"),
         ({1: 2.0}, "Telling has 2.0 under 1, which cannot be sent"),
+        ({"mu": [1, "x"]}, r"Telling\['mu'\]=\[1, 'x'\] cannot be sent"),
+        ({"mu": [[1.0]]}, r"Telling\['mu'\]=\[\[1.0\]\] cannot be sent"),
+        ({"mu": 2**63}, r"Telling\['mu'\]=9.* cannot be sent: integers have 64 bits"),
     ],
 )
 def test_what_an_objective_cannot_tell_is_refused_in_one_line(told, says):
