@@ -49,6 +49,22 @@ def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
         return False
 
 
+def class_counts(labels: Tensor, num_classes: int) -> Tensor:
+    """Return how often each class occurs, float; ConfigError for labels of no class."""
+    if (
+        labels.dim() != 1
+        or len(labels) == 0
+        or labels.is_floating_point()
+        or labels.min() < 0
+        or labels.max() >= num_classes
+    ):
+        raise ConfigError(
+            f"labels are {labels.dtype} of shape {tuple(labels.shape)}: give int64 of "
+            f"shape (n,), at least one, of {num_classes} classes numbered from 0"
+        )
+    return torch.bincount(labels, minlength=num_classes).float()
+
+
 class LogitAdjustedLoss:
     """A loss for a device whose labels are not those of the whole fleet.
 
@@ -74,8 +90,8 @@ class LogitAdjustedLoss:
     Raises
     ------
     ConfigError
-        If a number is out of range, or `loss_fn` is no loss of logits, as
-        `takes_logits` has it.
+        If a number or a label is out of range, if there are no labels, or if `loss_fn`
+        is no loss of logits, as `takes_logits` has it.
     """
 
     def __init__(
@@ -89,6 +105,7 @@ class LogitAdjustedLoss:
     ) -> None:
         at_least(0).check("logit_adjustment", tau)
         in_interval("(0, 1]").check("smoothing", smoothing)
+        counts = class_counts(labels, num_classes)
         if loss_fn is not F.cross_entropy and not takes_logits(
             loss_fn, labels, num_classes
         ):
@@ -97,7 +114,6 @@ class LogitAdjustedLoss:
                 "something else: another number in all of them changes it; set it to 0"
             )
         self._loss_fn = loss_fn
-        counts = torch.bincount(labels, minlength=num_classes).float()
         shares = (1 - smoothing) * counts / len(labels) + smoothing / num_classes
         self.offsets = tau * shares.log()
 
@@ -110,6 +126,7 @@ class Proximal:
     """FedProx's pull, of strength `mu`, towards the weights that `model` has now."""
 
     def __init__(self, model: nn.Module, mu: float) -> None:
+        at_least(0).check("proximal_mu", mu)
         self._mu = mu
         self._pairs = [(p, p.detach().clone()) for p in model.parameters()]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.objectives.losses import LogitAdjustedLoss, LossFn, Proximal
-from flwr_asyncdrop.parameters import plain
+from flwr_asyncdrop.parameters import at_least, plain
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.submodel import State
 
@@ -134,10 +134,21 @@ class StandardObjective(LocalObjective):
         ``tau`` of `LogitAdjustedLoss`; 0 for none.
     proximal_mu : float or None
         ``mu`` of `Proximal`; None for an algorithm without it.
+
+    Raises
+    ------
+    ConfigError
+        If a strength is negative or not finite.
     """
 
     logit_adjustment: float = 0.0
     proximal_mu: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the strengths."""
+        at_least(0).check("logit_adjustment", self.logit_adjustment)
+        if self.proximal_mu is not None:
+            at_least(0).check("proximal_mu", self.proximal_mu)
 
     def config(self) -> Mapping[str, float]:
         """Return ``"logit-adjustment"`` and ``"proximal-mu"``, if they are in use."""

@@ -111,6 +111,37 @@ class TestLogitAdjustment:
         with pytest.raises(ConfigError, match=message):
             LogitAdjustedLoss(torch.tensor([0]), 2, **arguments)
 
+    @pytest.mark.parametrize(
+        "labels",
+        [
+            torch.tensor([], dtype=torch.int64),
+            torch.tensor([0, 2]),
+            torch.tensor([0, -100]),
+            torch.tensor([[0, 1]]),
+            torch.tensor([0.0, 1.0]),
+        ],
+    )
+    @pytest.mark.parametrize("own", [F.cross_entropy, nn.CrossEntropyLoss()])
+    def test_labels_that_are_none_of_the_classes(self, labels, own):
+        """Of no labels there are no shares: the loss was NaN."""
+        with pytest.raises(ConfigError, match=r"labels .*2 classes"):
+            LogitAdjustedLoss(labels, 2, tau=1.0, loss_fn=own)
+
+    @pytest.mark.parametrize("own", [F.cross_entropy, nn.CrossEntropyLoss()])
+    def test_no_classes(self, own):
+        with pytest.raises(ConfigError, match="0 classes"):
+            LogitAdjustedLoss(torch.tensor([0]), 0, tau=1.0, loss_fn=own)
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_strengths_that_are_none_are_refused(value):
+    with pytest.raises(ConfigError, match=f"proximal_mu={value}"):
+        Proximal(network(), value)
+    with pytest.raises(ConfigError, match=f"proximal_mu={value}"):
+        StandardObjective(proximal_mu=value)
+    with pytest.raises(ConfigError, match=f"logit_adjustment={value}"):
+        StandardObjective(logit_adjustment=value)
+
 
 def focal(logits, labels):
     losses = F.cross_entropy(logits, labels, reduction="none")
