@@ -51,7 +51,8 @@ def probe(context: Context) -> float:
     config = _config(context)
     model = deepcopy(initial_model(config))
     work = DeviceWork.of(config, wire.TaskConfig(round=0, seed=0), context, model)
-    settings = checked_config(config.algorithm.checked_objective())
+    told = checked_config(config.algorithm.checked_objective())
+    settings = {"lr": config.lr, **told}  # as a task has them
     aggregator = config.algorithm.clipped_aggregator(config.in_flight)
     extra = deepcopy(aggregator.extra(model.state_dict()))  # as a task brings it
     seconds = 0.0

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Context, RecordDict
 
 from flwr_asyncdrop import AsyncStrategy, LocalGrid, speed_levels, wire
 from flwr_asyncdrop.aggregation import Mixing
+from flwr_asyncdrop.app.client import probe
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError
@@ -97,6 +98,13 @@ def test_control_variates_correct_the_drift(tmp_path):
     losses = measured(plain, "loss"), measured(controlled, "loss")
     assert losses[0][0] == losses[1][0]
     assert losses[0][-1] != losses[1][-1]
+
+
+def test_a_device_of_scaffold_can_say_how_fast_it_is():
+    """Its objective needs the learning rate, as `LocalTask.config` has it."""
+    node = {"partition-id": 0, "num-partitions": 8}
+    settings = {"algo": SCAFFOLD, "model": "mlp"}
+    assert probe(Context(1, 1, node, RecordDict(), settings)) > 0
 
 
 def test_scaffold_as_its_readme_runs_it_learns_and_loses_nothing(tmp_path):
