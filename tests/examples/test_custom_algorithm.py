@@ -16,6 +16,7 @@ from flwr_asyncdrop.app.client import probe
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.objectives import LocalTask
 from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.submodel import UnitGroup
 from tests.grids import HandlerGrid
@@ -105,6 +106,20 @@ def test_a_device_of_scaffold_can_say_how_fast_it_is():
     node = {"partition-id": 0, "num-partitions": 8}
     settings = {"algo": SCAFFOLD, "model": "mlp"}
     assert probe(Context(1, 1, node, RecordDict(), settings)) > 0
+
+
+def test_scaffold_takes_its_tensors_where_they_are():
+    """On a GPU the model and all that came with it are there."""
+    from custom_algorithm.scaffold import CONTROL, Controlled
+
+    with torch.device("meta"):  # nothing can be copied from there
+        model = torch.nn.Linear(3, 2)
+        extra = {CONTROL: {n: torch.zeros_like(p) for n, p in model.named_parameters()}}
+        task = LocalTask(model, torch.nn.MSELoss(), {"lr": 0.1}, extra=extra)
+        steps = Controlled().begin(task)
+        steps.loss(model(torch.zeros(4, 3)), torch.zeros(4, 2)).backward()
+    steps.adjust_gradients()
+    assert steps.finish()[CONTROL].keys() == extra[CONTROL].keys()
 
 
 def test_scaffold_as_its_readme_runs_it_learns_and_loses_nothing(tmp_path):

@@ -75,22 +75,21 @@ class ControlledSteps(StandardSteps):
         zeros = {name: torch.zeros_like(c) for name, c in self._server.items()}
         self._own = task.state.get(CONTROL, zeros)
         named = task.model.named_parameters()
-        self._start = {name: p.detach().cpu().clone() for name, p in named}
+        self._start = {name: p.detach().clone() for name, p in named}
 
     def adjust_gradients(self) -> None:
         """Take away the device's drift, and add the server's."""
         super().adjust_gradients()
         for name, parameter_ in self.task.model.named_parameters():
             if parameter_.grad is not None:
-                drift = self._server[name] - self._own[name]
-                parameter_.grad.add_(drift.to(parameter_.device))
+                parameter_.grad.add_(self._server[name] - self._own[name])
 
     def finish(self) -> Mapping[str, State]:
         """Return ``c_i' - c_i`` with ``c_i' = c_i - c + (x - y_i) / (K lr)``."""
         scale = 1 / (self.task.steps * self.task.number("lr"))
         change = {name: -control for name, control in self._server.items()}
         for name, parameter_ in self.task.model.named_parameters():
-            change[name] += (self._start[name] - parameter_.detach().cpu()) * scale
+            change[name] += (self._start[name] - parameter_.detach()) * scale
         own = {name: self._own[name] + delta for name, delta in change.items()}
         self.task.state[CONTROL] = own
         return {CONTROL: change}
