@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -133,5 +134,11 @@ def become(who: str, command: Sequence[str]) -> NoReturn:
     print(f"{who}: {shlex.join(command)}", flush=True)
     try:
         os.execvpe(command[0], command, past_proxies(os.environ))
-    except FileNotFoundError:
-        sys.exit(f"{who}: {command[0]} is not on the PATH: pip install flwr")
+    except OSError as error:
+        path = shutil.which(command[0])
+        if path is None:
+            sys.exit(f"{who}: {command[0]} is not on the PATH: pip install flwr")
+        sys.exit(
+            f"{who}: {path} cannot be started: {error.strerror}; its first line names "
+            "its Python"
+        )

@@ -210,6 +210,20 @@ def test_a_device_without_flower_on_its_path_says_so(tmp_path):
     )
 
 
+def test_a_flower_whose_python_is_gone_is_not_said_to_be_missing(tmp_path):
+    """An environment that was moved, or copied from another machine."""
+    flower = tmp_path / "flower-supernode"
+    flower.write_text("#!/no/such/python\n")
+    flower.chmod(0o755)
+    environment = {"SUPERLINK": "here:9092", "ASYNCDROP_INSECURE": "1"}
+    done = run("device.py", {**environment, "PATH": str(tmp_path)})
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"device: {flower} cannot be started: No such file or directory; its first "
+        "line names its Python\n"
+    )
+
+
 def test_a_server_asks_devices_for_their_keys(server, credentials):
     command = server.command({"ASYNCDROP_CREDENTIALS": str(credentials)})
     assert ("flower-superlink" if is_grpc() else server.sys.executable) == command[0]
