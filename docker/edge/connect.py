@@ -91,10 +91,12 @@ def with_connection(before: str, name: str, address: str, authority: str | None)
         if authority is None
         else f"root-certificates = {quoted(str(Path(authority).absolute()))}"
     )
-    heading = rf"^\[superlink\.{re.escape(name)}\][ \t]*(?:#[^\n]*)?$"
-    rest = re.sub(rf"(?ms){heading}.*?(?=^\[|\Z)", "", before)
+    heading = rf"^\[superlink\.{re.escape(name)}\][ \t]*(?:#.*)?$"
+    # Comments before the next heading are of that one.
+    next_one = r"(?:\n[ \t]*(?:#.*)?)*(?:\n\[|\Z)"
+    rest = re.sub(rf"(?m){heading}(?:\n.*)*?(?={next_one})", "", before)
     block = f"[superlink.{name}]\naddress = {quoted(address)}\n{trust}\n"
-    return f"{rest.rstrip()}\n\n{block}".lstrip()
+    return f"{rest.rstrip()}\n\n{block}".lstrip("\n")
 
 
 def quoted(text: str) -> str:

@@ -295,6 +295,19 @@ def test_what_stands_behind_a_heading_is_no_second_connection(entrypoint, after)
     assert found["superlink"] == {"b": {"x": 1}, "edge": edge}
 
 
+def test_what_is_written_of_the_next_connection_stays(entrypoint):
+    connect = entrypoint("connect")
+    before = (
+        '[superlink.edge]\n# of Tuesday\naddress = "here:1"\n\n'
+        "  # The one at work.\n# Ask first.\n[superlink.b]\nx = 1\n# Last.\n"
+    )
+    after = connect.with_connection(before, "edge", "there:2", None)
+    kept = "  # The one at work.\n# Ask first.\n[superlink.b]\nx = 1\n# Last.\n"
+    block = '\n[superlink.edge]\naddress = "there:2"\ninsecure = true\n'
+    assert after == kept + block
+    assert connect.with_connection(after, "edge", "there:2", None) == after
+
+
 def test_the_connection_of_an_operator(tmp_path):
     certificates = tmp_path / "certificates"
     home = {"FLWR_HOME": str(tmp_path / "flwr")}
