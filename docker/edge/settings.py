@@ -19,7 +19,7 @@ _SOME_HTTP, _ALL_HTTP = (1, 35), (1, 40)
 GRPC = FLOWER < _SOME_HTTP
 
 _LAST_PORT = 65535
-_HOST = re.compile(r"[^\s/]+")
+_ADDRESS = re.compile(r"[^\s/]+:([0-9]{1,5})")
 _LOOPBACK = ("localhost", "127.0.0.1")
 
 # The last is systemd's, for LoadCredential.
@@ -46,8 +46,8 @@ def required(environment: Mapping[str, str], name: str) -> str:
         raise InvalidError(
             f"{name} is not set: it is the SuperLink's address, host:port"
         )
-    host, _, number = value.rpartition(":")
-    if not _HOST.fullmatch(host) or not number.isdecimal() or int(number) > _LAST_PORT:
+    found = _ADDRESS.fullmatch(value)
+    if found is None or not 0 < int(found[1]) <= _LAST_PORT:
         raise InvalidError(
             f"{name}={value!r} must be the SuperLink's address, host:port"
         )

@@ -140,6 +140,8 @@ def test_a_warm_device_is_the_same_with_another_program(device):
         ("SUPERLINK", "here"),
         ("SUPERLINK", ":9092"),
         ("SUPERLINK", "here:99999"),
+        ("SUPERLINK", "here:0"),
+        ("SUPERLINK", "here:٩"),
         ("PARTITION_ID", "first"),
         ("NUM_PARTITIONS", "0"),
     ],
