@@ -6,8 +6,9 @@
 #
 # Without devices it makes those of the compose files: device-0 to device-4. It makes
 # what is missing and leaves alone what is there, so run it again to add a device. To
-# replace something, delete it first. The server's certificate is made again when it
-# lacks a host that you name, or has less than 30 days to go: name all of them then.
+# replace something, delete it first. The server's certificate is made again, for its
+# hosts of before as well, when it lacks one that you name, has less than 30 days to go,
+# or is none of the key.
 #
 # The folder is docker/certificates, or EDGE_CERTIFICATES, an absolute path in the
 # environment or in docker/.env, where Compose reads it, too:
@@ -113,6 +114,12 @@ server() {
     cp "$out/ca.crt" "$out/server/ca.crt"
     chmod 644 "$out/server/ca.crt"
     if [ -s "$crt" ] && good_for_hosts "$crt" && of_key "$crt" "$key"; then return; fi
+    for host in $(hosts_of "$crt"); do
+        case " $hosts " in
+        *" $host "*) ;;
+        *) hosts="$hosts $host" ;;
+        esac
+    done
     [ -s "$out/ca.key" ] || fail "a certificate for $hosts needs $out/ca.key"
     quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp384r1 -nodes \
         -subj "/CN=superlink" -keyout "$out/server/new.key" \
@@ -143,6 +150,14 @@ good_for_hosts() {
         if is_address "$host"; then check=-checkip; else check=-checkhost; fi
         openssl x509 -in "$1" -noout $check "$host" | grep -q "does match" || return 1
     done
+}
+
+# Those that a certificate is for, if it is there; OpenSSL writes ::1 in full.
+hosts_of() {
+    openssl x509 -in "$1" -noout -text 2>/dev/null |
+        sed -n '/Subject Alternative Name/{n;p;}' | tr ',' '\n' |
+        sed -n -e '/:0:0:0:0:0:0:0:1$/d' -e 's/^ *DNS:\([A-Za-z0-9.-]*\)$/\1/p' \
+            -e 's/^ *IP Address:\([0-9A-Fa-f.:]*\)$/\1/p'
 }
 
 # A key that is missing, or whose certificate did not come any more, is none of it.

@@ -186,6 +186,24 @@ def test_the_server_is_known_by_the_names_that_it_was_given(make, tmp_path):
     assert "10.0.0.6" in names(tmp_path)
 
 
+@pytest.mark.parametrize("lost", ["", "server.key"])
+def test_a_new_certificate_is_for_the_hosts_of_the_old_one_too(make, tmp_path, lost):
+    """As when 30 days are left: devices elsewhere would not trust it any more."""
+    hosts = ["edge.example.org", "10.0.0.5", "fe80::1"]
+    make(*(word for host in hosts for word in ("--host", host)), "a")
+    before = names(tmp_path)
+    if lost:
+        (tmp_path / "server" / lost).unlink()
+    more = () if lost else ("--host", "other.example.org")
+    for _ in range(2):
+        done = make(*more, "a")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert names(tmp_path) == before | set(more[1:])
+    (tmp_path / "server" / "server.crt").unlink()
+    make("a")
+    assert names(tmp_path) == before - set(hosts)
+
+
 def test_its_certificate_is_signed_by_the_authority(make, tmp_path):
     make("a")
     authority, certificate = (
