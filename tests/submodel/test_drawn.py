@@ -185,4 +185,5 @@ def test_two_threads_that_plan_leave_the_generators_as_they_were():
     first.start()
     second.start()
     second.join()
+    first.join()
     assert random.random is before
