@@ -61,6 +61,7 @@ READS = {
     "a part of a number of torch's": lambda *_: int(torch.rand(()) * 9) != 7,
     "noise": lambda *_: torch.randn(2).tolist()[0] < 1,
     "an array of numbers": lambda *_: np.random.rand(2)[0] < 0.99,  # noqa: NPY002
+    "a generator of its own": lambda *_: np.random.default_rng().random() < 2,
     "a part of a number": lambda *_: int(random.random() * 9) < 8,  # noqa: S311
     "a number as a text": lambda *_: str(random.randint(0, 9)) != "9",  # noqa: S311
     "a number as an index": lambda *_: [0, 1][random.randint(0, 1)] < 1,  # noqa: S311

@@ -24,6 +24,7 @@ _PYTHON = (
 _NUMPY = (
     *("rand", "random", "random_sample", "uniform", "randint", "randn", "normal"),
     *("standard_normal", "beta", "exponential", "gamma", "binomial", "triangular"),
+    "default_rng",
 )
 _DRAWING: tuple[tuple[ModuleType, Sequence[str]], ...]
 _DRAWING = (random, _PYTHON), (np.random, _NUMPY)
@@ -270,7 +271,9 @@ class Follower(TorchFunctionMode):
             number = watch.draw(lambda: function(*args, **kwargs))
             if isinstance(number, Real):
                 return self._followed(number, self._source)
-            if not isinstance(number, Drawn):
+            seeds = [given for given in (*args, *kwargs.values()) if given is not None]
+            repeats = bool(seeds) and isinstance(number, np.random.Generator)
+            if not (isinstance(number, Drawn) or repeats):
                 watch.note_number()
             return number
 
