@@ -136,6 +136,7 @@ class WorkerPool(Runner):
         self._slots: list[Slot] = []
         self._workers: list[_Worker] = []
         self._failed_starts = 0
+        self._failure: Exception | None = None
         self._is_complete = False
         self._is_closed = False
         # Registered after multiprocessing's own, so run before it: it waits for
@@ -162,6 +163,7 @@ class WorkerPool(Runner):
 
     def submit(self, call: ClientCall) -> None:
         """Hand the call to the worker that has the fewest."""
+        self._check()
         slot = self._free[-1]
         notice = Notice(slot, self._slots[slot].write(call))
         self._free.pop()
@@ -169,6 +171,17 @@ class WorkerPool(Runner):
 
     def collect(self, timeout: float | None) -> list[Answer]:
         """Wait for news of any worker, and return the answers among it."""
+        self._check()
+        try:
+            return self._news(timeout)
+        except OSError as error:
+            self._failure = no_start(error)
+            raise self._failure from error
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _news(self, timeout: float | None) -> list[Answer]:
         self._share_out()
         answers: list[Answer] = []
         dead: list[_Worker] = []
@@ -187,6 +200,16 @@ class WorkerPool(Runner):
             answers.extend(self._replace(worker, trouble))
         answers.extend(self._look_after())
         return answers
+
+    def _check(self) -> None:
+        # A worker that could not be replaced has had calls: they are lost.
+        if self._failure is not None:
+            raise self._failure
+        if os.getpid() != self._owner:
+            raise RunError(
+                "this process was forked from the one that has the workers of the "
+                "LocalGrid: use the grid there, or make another one here"
+            )
 
     def _look_after(self) -> Iterator[Answer]:
         """Replace the workers that do not go on, every `interval`."""
