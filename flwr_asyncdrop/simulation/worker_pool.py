@@ -17,6 +17,7 @@ from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import (
     LAST_PRELOADED,
@@ -269,7 +270,14 @@ class WorkerPool(Runner):
                 call = worker.held.pop(notice.slot)
                 self._again.discard(call.message.metadata.message_id)
                 self._free.append(notice.slot)
-                yield self._slots[notice.slot].read(notice.size)
+                yield self._read(notice, call)
+
+    def _read(self, notice: Notice, call: ClientCall) -> Answer:
+        try:
+            answer: Answer = self._slots[notice.slot].read(notice.size)
+        except Exception as error:  # whatever a user's class raises as it is unpickled
+            return call.fail(f"The ClientApp's reply cannot be read: {one_line(error)}")
+        return answer
 
     def _replace(self, worker: _Worker, trouble: str = "") -> Iterator[Answer]:
         """Start another worker for one that is dead or in trouble.

@@ -153,6 +153,15 @@ def test_reply_that_cannot_be_sent_is_an_error_reply() -> None:
         assert ask(grid, 1000).has_content()
 
 
+def test_reply_that_cannot_be_read_is_an_error_reply() -> None:
+    with LocalGrid(APP, num_nodes=1, workers=1) as grid:
+        reply = ask(grid, 1000, "unreadable")
+        assert reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        assert reply.error.reason.endswith("cannot be read: OSError: not mine")
+        seen = ask(grid, 1000, "tally").content["seen"]["numbers"]
+        assert seen == [0]
+
+
 def test_task_behind_a_long_one_moves_to_an_idle_worker() -> None:
     with LocalGrid(APP, num_nodes=4, workers=2) as grid:
         # Both workers get two; the one that sleeps gives its second away.

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,6 +110,33 @@ def unsendable(message: Message, context: Context) -> Message:
     reply = Message(RecordDict(), reply_to=message)
     reply.content.__dict__["hook"] = lambda: None
     return reply
+
+
+class ReadHereOnly(RecordDict):
+    """What only the process that has made it can read."""
+
+    def __reduce__(self) -> Any:
+        return _only_in, (os.getpid(),)
+
+
+def _only_in(process: int) -> RecordDict:
+    if os.getpid() != process:
+        raise OSError("not\nmine")
+    return RecordDict()
+
+
+@app.train("unreadable")
+def unreadable(message: Message, context: Context) -> Message:
+    context.state["seen"] = MetricRecord({"numbers": [99]})
+    return Message(ReadHereOnly(), reply_to=message)
+
+
+@app.train("disguise")
+def disguise(message: Message, context: Context) -> Message:
+    """Answer in the name of another node."""
+    context.state["seen"] = MetricRecord({"numbers": [7]})
+    message.metadata.dst_node_id += 1
+    return Message(RecordDict(), reply_to=message)
 
 
 @app.train("sleep")
