@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import pickle
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from flwr_asyncdrop.flower_internals.identity import (
 )
 from flwr_asyncdrop.overrides import check_names
 from flwr_asyncdrop.parameters import integer_in
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.seeding import derive_seed, kept_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
@@ -35,6 +37,7 @@ MOST_NODES, MOST_WORKERS, MOST_THREADS = 1_000_000, 124, 1024
 """Beyond them the memory ends, or the machine's threads, or what Linux lets a process
 be given as it starts: 253 descriptors, of which a worker has two for each worker."""
 
+_NOT_PICKLED = (AttributeError, TypeError, pickle.PicklingError)
 _FIRST_NODE_ID = 1000
 _RUN_ID = 1
 
@@ -157,6 +160,7 @@ class LocalGrid(Grid):
         self._numbers = count(1)
         self._queue = TaskQueue()
         self._open: set[str] = set()
+        self._nodes: dict[str, int] = {}  # of the messages that the runner has
         self._replies: dict[str, Message] = {}
         if runner is None:
             if client_app is None:
@@ -306,24 +310,39 @@ class LocalGrid(Grid):
     def _hand_out(self) -> None:
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
-            context = self._contexts[message.metadata.dst_node_id]
+            node = message.metadata.dst_node_id
+            context = self._contexts[node]
             # A run that resumes sends its tasks again, in messages of other numbers.
             task = wire.read_task(message).seed
             call = f"task {task}" if task else message.metadata.message_id
             seed = derive_seed(self._seed, f"call {call}")
-            self._runner.submit(ClientCall(message, context, seed))
+            try:
+                self._runner.submit(ClientCall(message, context, seed))
+            except Exception as error:
+                self._queue.done(node)
+                self._open.remove(message.metadata.message_id)
+                if isinstance(error, _NOT_PICKLED):
+                    raise ConfigError(
+                        f"The task of node {node} cannot be sent to its ClientApp: "
+                        f"{one_line(error)}; see node_config, run_config, and what the "
+                        "message has"
+                    ) from error
+                raise
+            self._nodes[message.metadata.message_id] = node
 
     def _collect(self, timeout: float | None) -> None:
         self._check_open()
         for answer in self._runner.collect(timeout):
-            metadata = answer.reply.metadata
-            message_id = metadata.reply_to_message_id
-            stamp(answer.reply, message_id=f"reply-to-{message_id}")
+            message_id = answer.reply.metadata.reply_to_message_id
+            # Not as the reply says: a ClientApp may have changed its message's.
+            node = self._nodes.pop(message_id)
+            reply_id = f"reply-to-{message_id}"
+            stamp(answer.reply, message_id=reply_id, src_node_id=node)
             if not answer.reply.has_error():  # else it may be changed by half
-                self._contexts[metadata.src_node_id] = answer.context
+                self._contexts[node] = answer.context
                 if not self._client_state:
                     self._client_state = wire.kept_by_client(answer.context.state)
-            self._queue.done(metadata.src_node_id)
+            self._queue.done(node)
             self._open.remove(message_id)
             self._replies[message_id] = answer.reply
         self._hand_out()

@@ -222,6 +222,29 @@ def test_a_client_that_raises_leaves_its_nodes_state_as_it_was(
     assert after == [*before, 2]
 
 
+def test_a_reply_in_the_name_of_another_node_is_its_senders(grid: LocalGrid) -> None:
+    sender, other, _ = grid.get_node_ids()
+    reply = answer(grid, task(sender, "train.disguise"))
+    assert reply.has_content()
+    assert reply.metadata.src_node_id == sender
+    for node, before in ((sender, [7]), (other, [])):
+        seen = answer(grid, task(node, "train.tally", 1)).content["seen"]["numbers"]
+        assert seen == [*before, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_task_that_cannot_be_pickled_says_so_and_keeps_no_node(workers: int) -> None:
+    configs: list[dict[str, Any]] = [{"hook": lambda: None}, {}]
+    with LocalGrid(
+        APP, num_nodes=2, workers=workers, node_config=configs.__getitem__
+    ) as grid:
+        with pytest.raises(ConfigError, match="task of node 1000 cannot be sent"):
+            grid.push_messages([task(1000)])
+        with pytest.raises(ConfigError, match="task of node 1000 cannot be sent"):
+            grid.send_and_receive([task(1000)])
+        assert answer(grid, task(1001)).has_content()
+
+
 def test_a_signal_in_this_process_is_no_clients_doing() -> None:
     with (
         LocalGrid(APP, num_nodes=1, workers=0) as grid,
