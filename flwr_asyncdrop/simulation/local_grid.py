@@ -29,7 +29,8 @@ from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.seeding import derive_seed, kept_global_generators
 from flwr_asyncdrop.simulation.client_app import ClientAppSource
 from flwr_asyncdrop.simulation.gpus import chosen_gpus
-from flwr_asyncdrop.simulation.runner import ClientCall, InlineRunner, Runner
+from flwr_asyncdrop.simulation.held_signals import held_signals
+from flwr_asyncdrop.simulation.runner import Answer, ClientCall, InlineRunner, Runner
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
 
@@ -161,6 +162,7 @@ class LocalGrid(Grid):
         self._queue = TaskQueue()
         self._open: set[str] = set()
         self._nodes: dict[str, int] = {}  # of the messages that the runner has
+        self._answers: list[Answer] = []  # not taken yet
         self._replies: dict[str, Message] = {}
         if runner is None:
             if client_app is None:
@@ -229,7 +231,8 @@ class LocalGrid(Grid):
         A message for a node that does not exist has none, and is logged. A message that
         waits is not copied: leave its content as it is until it has been answered.
         """
-        with self._lock:
+        messages = list(messages)
+        with self._lock, held_signals():
             self._check_open()
             ids = []
             for message in messages:
@@ -316,11 +319,13 @@ class LocalGrid(Grid):
             task = wire.read_task(message).seed
             call = f"task {task}" if task else message.metadata.message_id
             seed = derive_seed(self._seed, f"call {call}")
+            message_id = message.metadata.message_id
+            self._nodes[message_id] = node
             try:
                 self._runner.submit(ClientCall(message, context, seed))
             except Exception as error:
-                self._queue.done(node)
-                self._open.remove(message.metadata.message_id)
+                self._queue.done(self._nodes.pop(message_id))
+                self._open.remove(message_id)
                 if isinstance(error, _NOT_PICKLED):
                     raise ConfigError(
                         f"The task of node {node} cannot be sent to its ClientApp: "
@@ -328,24 +333,29 @@ class LocalGrid(Grid):
                         "message has"
                     ) from error
                 raise
-            self._nodes[message.metadata.message_id] = node
 
     def _collect(self, timeout: float | None) -> None:
         self._check_open()
-        for answer in self._runner.collect(timeout):
-            message_id = answer.reply.metadata.reply_to_message_id
-            # Not as the reply says: a ClientApp may have changed its message's.
-            node = self._nodes.pop(message_id)
-            reply_id = f"reply-to-{message_id}"
-            stamp(answer.reply, message_id=reply_id, src_node_id=node)
-            if not answer.reply.has_error():  # else it may be changed by half
-                self._contexts[node] = answer.context
-                if not self._client_state:
-                    self._client_state = wire.kept_by_client(answer.context.state)
-            self._queue.done(node)
-            self._open.remove(message_id)
-            self._replies[message_id] = answer.reply
-        self._hand_out()
+        self._answers += self._runner.collect(0.0 if self._answers else timeout)
+        if self._answers or self._queue:
+            with held_signals():
+                while self._answers:
+                    self._take(self._answers.pop(0))
+                self._hand_out()
+
+    def _take(self, answer: Answer) -> None:
+        message_id = answer.reply.metadata.reply_to_message_id
+        # Not as the reply says: a ClientApp may have changed its message's.
+        node = self._nodes.pop(message_id)
+        reply_id = f"reply-to-{message_id}"
+        stamp(answer.reply, message_id=reply_id, src_node_id=node)
+        if not answer.reply.has_error():  # else it may be changed by half
+            self._contexts[node] = answer.context
+            if not self._client_state:
+                self._client_state = wire.kept_by_client(answer.context.state)
+        self._queue.done(node)
+        self._open.remove(message_id)
+        self._replies[message_id] = answer.reply
 
     def _unknown(self, message_id: str) -> Message:
         asked = Message(RecordDict(), SUPERLINK_NODE_ID, "query")

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
@@ -25,6 +25,7 @@ from flwr_asyncdrop.simulation.fork_server import (
     no_start,
     start_process,
 )
+from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 from flwr_asyncdrop.simulation.startable import MAIN, check_startable, module_of
@@ -89,7 +90,6 @@ class _Worker:
     def close(self, limits: LivenessLimits) -> None:
         self.channel.close()
         self.far_end.close()
-        self.process.join(limits.exit)
         end_process(self.process, self.started, limits)
         with suppress(ValueError):  # not even its fork server's death has ended it
             self.process.close()
@@ -138,6 +138,8 @@ class WorkerPool(Runner):
         self._workers: list[_Worker] = []
         self._failed_starts = 0
         self._failure: Exception | None = None
+        self._answers: list[Answer] = []
+        self._lock = threading.RLock()
         self._is_complete = False
         self._is_closed = False
         # Registered after multiprocessing's own, so run before it: it waits for
@@ -164,63 +166,76 @@ class WorkerPool(Runner):
 
     def submit(self, call: ClientCall) -> None:
         """Hand the call to the worker that has the fewest."""
-        self._check()
-        slot = self._free[-1]
-        notice = Notice(slot, self._slots[slot].write(call))
-        self._free.pop()
-        min(self._workers, key=lambda worker: len(worker.held)).give(notice, call)
+        with self._lock:
+            self._check()
+            slot = self._free[-1]
+            notice = Notice(slot, self._slots[slot].write(call))
+            self._free.pop()
+            min(self._workers, key=lambda worker: len(worker.held)).give(notice, call)
 
     def collect(self, timeout: float | None) -> list[Answer]:
         """Wait for news of any worker, and return the answers among it."""
-        self._check()
-        try:
-            return self._news(timeout)
-        except OSError as error:
-            self._failure = no_start(error)
-            raise self._failure from error
-        except Exception as error:
-            self._failure = error
-            raise
+        with self._lock:
+            self._check()
+            interval = self._limits.interval
+            bound = interval if timeout is None else min(timeout, interval)
+            events = self._selector.select(0.0 if self._answers else bound)
+            if self._is_closed:  # meanwhile, by another thread, which waits for this
+                return []
+            if events or time.monotonic() >= self._next_look:
+                with self._final_failures():
+                    self._take(events)
+            answers, self._answers = self._answers, []
+            return answers
 
-    def _news(self, timeout: float | None) -> list[Answer]:
-        self._share_out()
-        answers: list[Answer] = []
+    def _take(self, events: Iterable[tuple[selectors.SelectorKey, int]]) -> None:
         dead: list[_Worker] = []
-        interval = self._limits.interval
-        bound = interval if timeout is None else min(timeout, interval)
-        for key, _ in self._selector.select(bound):
+        for key, _ in events:
             worker: _Worker = key.data
             if key.fileobj is worker.channel:
-                answers.extend(self._receive(worker))
+                self._receive(worker)
             else:
                 dead.append(worker)
         for worker in dead:
-            answers.extend(self._receive(worker))
+            self._receive(worker)
             # If only the fork server has died, the worker is in the middle of a call.
-            trouble = _NO_FORK_SERVER if worker.is_there else ""
-            answers.extend(self._replace(worker, trouble))
-        answers.extend(self._look_after())
-        return answers
+            self._replace(worker, _NO_FORK_SERVER if worker.is_there else "")
+        self._look_after()
+        self._share_out()
+
+    @contextmanager
+    def _final_failures(self) -> Iterator[None]:
+        """Let a failure be the last: calls were lost with it."""
+        with held_signals():
+            try:
+                yield
+            except OSError as error:
+                self._failure = no_start(error)
+                raise self._failure from error
+            except Exception as error:
+                self._failure = error
+                raise
 
     def _check(self) -> None:
-        # A worker that could not be replaced has had calls: they are lost.
         if self._failure is not None:
             raise self._failure
+        if self._is_closed:
+            raise RunError("The LocalGrid is closed; make a new one.")
         if os.getpid() != self._owner:
             raise RunError(
                 "this process was forked from the one that has the workers of the "
                 "LocalGrid: use the grid there, or make another one here"
             )
 
-    def _look_after(self) -> Iterator[Answer]:
+    def _look_after(self) -> None:
         """Replace the workers that do not go on, every `interval`."""
         if time.monotonic() < self._next_look:
             return
         for worker in list(self._workers):
             has_work = bool(worker.held) or not worker.is_ready
             if trouble := worker.watch.verdict(worker.pid, has_work=has_work):
-                yield from self._receive(worker)
-                yield from self._replace(worker, trouble)
+                self._receive(worker)
+                self._replace(worker, trouble)
         self._next_look = time.monotonic() + self._limits.interval
 
     def close(self) -> None:
@@ -228,13 +243,24 @@ class WorkerPool(Runner):
         # A process forked from this one has the pool's memory, but not its workers.
         if self._is_closed or os.getpid() != self._owner:
             return
-        self._is_closed = True
+        with held_signals():
+            self._is_closed = True
+            for worker in tuple(self._workers):
+                with suppress(OSError):  # another thread has just replaced it
+                    worker.channel.shutdown(socket.SHUT_RDWR)  # ends a wait, too
+            with self._lock:
+                self._end()
+
+    def _end(self) -> None:
         atexit.unregister(self.close)
         for worker in self._workers:
             if worker.held or not worker.is_ready:
                 worker.process.terminate()
+            with suppress(OSError):  # shut down before
+                worker.channel.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + self._limits.exit
         for worker in self._workers:
-            worker.channel.shutdown(socket.SHUT_RDWR)
+            worker.process.join(max(0.0, deadline - time.monotonic()))
         for worker in self._workers:
             worker.close(self._limits)
         for slot in self._slots:
@@ -259,7 +285,7 @@ class WorkerPool(Runner):
         self._selector.register(process.sentinel, selectors.EVENT_READ, worker)
         return worker
 
-    def _receive(self, worker: _Worker) -> Iterator[Answer]:
+    def _receive(self, worker: _Worker) -> None:
         while notice := Notice.receive(worker.channel, wait=False):
             if notice == READY:
                 worker.is_ready = True
@@ -270,7 +296,7 @@ class WorkerPool(Runner):
                 call = worker.held.pop(notice.slot)
                 self._again.discard(call.message.metadata.message_id)
                 self._free.append(notice.slot)
-                yield self._read(notice, call)
+                self._answers.append(self._read(notice, call))
 
     def _read(self, notice: Notice, call: ClientCall) -> Answer:
         try:
@@ -279,7 +305,7 @@ class WorkerPool(Runner):
             return call.fail(f"The ClientApp's reply cannot be read: {one_line(error)}")
         return answer
 
-    def _replace(self, worker: _Worker, trouble: str = "") -> Iterator[Answer]:
+    def _replace(self, worker: _Worker, trouble: str = "") -> None:
         """Start another worker for one that is dead or in trouble.
 
         The call that it had begun is run again if it was in trouble, and answered for
@@ -325,7 +351,7 @@ class WorkerPool(Runner):
             self._again.discard(call.message.metadata.message_id)
             self._free.append(slot)
             reason = f"The worker process {cause} while it ran the ClientApp."
-            yield call.fail(reason, crashed=True)
+            self._answers.append(call.fail(reason, crashed=True))
 
     def _share_out(self) -> None:
         """Move calls that wait behind another to workers that have none."""

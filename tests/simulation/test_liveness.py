@@ -144,6 +144,16 @@ def test_close_does_not_wait_for_what_is_stopped():
     assert multiprocessing.active_children() == []
 
 
+def test_close_gives_all_workers_the_same_seconds_to_end():
+    grid = grid_of(4, LivenessLimits(exit=0.7))
+    for process in multiprocessing.active_children():
+        os.kill(process.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    grid.close()
+    assert time.monotonic() - start < 4 * 0.7
+    assert multiprocessing.active_children() == []
+
+
 COMPUTES = "while True: pass"
 LETS_COMPUTE = f"""\
 import subprocess, sys
