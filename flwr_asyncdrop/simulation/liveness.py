@@ -64,8 +64,9 @@ class Watch:
     """Looks at one process again and again.
 
     One that computes, or has nothing to do, is well. A long task that holds Python's
-    lock computes; so does one whose child processes do. The times are between looks,
-    so that a pause of the whole machine counts for nothing.
+    lock computes; so does one whose child processes do. The times are between looks.
+    Two looks alone, however far apart, make no process idle: the whole machine, or all
+    that a terminal has started (Ctrl-Z), may have been stopped between them.
     """
 
     def __init__(
@@ -75,7 +76,8 @@ class Watch:
         self._timer = timer
         self._ticks = -1
         self._trouble = ""
-        self._since = 0.0
+        self._seconds = 0.0
+        self._last_look = 0.0
 
     def verdict(self, process: int, *, has_work: bool) -> str:
         """Return why the process is given up, as in "it was stopped"; "" if it is not.
@@ -85,12 +87,15 @@ class Watch:
         sight = look(process)
         trouble = self._trouble_of(sight, has_work) if _PROC.is_dir() else ""
         self._ticks = -1 if sight is None else sight.ticks
-        now = self._timer()
-        if trouble != self._trouble:
-            self._trouble, self._since = trouble, now
-        seconds = now - self._since
         limit = self._limits.idle if trouble == _IDLE else self._limits.stopped
-        return f"{trouble} for {seconds:.0f} s" if trouble and seconds >= limit else ""
+        now = self._timer()
+        gap = now - self._last_look
+        if trouble == _IDLE:
+            gap = min(gap, limit / 2)
+        self._seconds = self._seconds + gap if trouble == self._trouble else 0.0
+        self._trouble, self._last_look = trouble, now
+        is_over = trouble and self._seconds >= limit
+        return f"{trouble} for {self._seconds:.0f} s" if is_over else ""
 
     def _trouble_of(self, sight: Sight | None, has_work: bool) -> str:
         if sight is None or sight.is_gone:

@@ -189,7 +189,13 @@ class TestWatch:
         watch = Watch(QUICK, lambda: next(clock))
         said = [watch.verdict(sleeper.pid, has_work=True) for _ in range(4)]
         assert said[:3] == ["", "", ""]
-        assert said[3] == "has had a task and has computed nothing for 3 s"
+        assert said[3] == "has had a task and has computed nothing for 1 s"
+
+    def test_nor_does_one_after_a_look_at_which_it_happened_to_wait(self, sleeper):
+        clock = iter([0, 0.1, 10_000, 10_000.1])
+        watch = Watch(QUICK, lambda: next(clock))
+        said = [watch.verdict(sleeper.pid, has_work=True) for _ in range(4)]
+        assert said == [""] * 4
 
     @pytest.mark.parametrize("code", [COMPUTES, LETS_COMPUTE], ids=["here", "below"])
     def test_a_long_task_that_computes_is_left_alone(self, code):
