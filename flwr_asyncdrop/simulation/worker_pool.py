@@ -294,6 +294,7 @@ class WorkerPool(Runner):
                 raise ConfigError(text)
             else:
                 call = worker.held.pop(notice.slot)
+                worker.watch = Watch(self._limits)  # idle is who answers nothing
                 self._again.discard(call.message.metadata.message_id)
                 self._free.append(notice.slot)
                 self._answers.append(self._read(notice, call))

@@ -14,7 +14,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from flwr_asyncdrop.simulation import LocalGrid
+from flwr_asyncdrop.simulation import LocalGrid, worker_pool
 from flwr_asyncdrop.simulation.fork_server import server_pid
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
 from flwr_asyncdrop.simulation.worker_pool import WorkerPool
@@ -94,6 +94,27 @@ def test_a_worker_that_computes_nothing_is_replaced_and_its_task_fails_in_the_en
         assert re.search(r"has computed nothing for \d+ s", reply.error.reason)
         assert ask(grid, 1000).has_content()
     assert caplog.text.count("it is replaced") == 2, "it is run again once"
+
+
+def test_a_worker_that_answers_begins_anew(monkeypatch):
+    # Its tasks may only wait, and so compute too little to be seen.
+    looks = []
+
+    class CountedWatch(Watch):
+        def __init__(self, limits):
+            self.looks = 0
+
+        def verdict(self, process, *, has_work):
+            self.looks += has_work
+            looks.append(self.looks)
+            return ""
+
+    monkeypatch.setattr(worker_pool, "Watch", CountedWatch)
+    with grid_of(1, LivenessLimits(interval=0.01)) as grid:
+        looks.clear()
+        for _ in range(4):
+            ask(grid, 1000, "sleep", 0.05)
+    assert looks.count(1) >= 2
 
 
 def test_a_worker_that_was_stopped_for_a_moment_goes_on(caplog):
