@@ -71,9 +71,10 @@ class LocalGrid(Grid):
     What clients keep in ``context.state`` stays as long as the grid does, as in one run
     of Flower: a second `start` finds it there. Make a grid for each run to compare.
 
-    Calls may come from several threads; one waits for the other. Use it as a context
-    manager, or call `close`; else the workers end when the grid is garbage-collected,
-    or with this process, however that ends.
+    Calls may come from several threads; one waits for the other. Ctrl-C ends a wait,
+    after which the grid can be used as before; `close` in another thread ends it with a
+    RunError. Use it as a context manager, or call `close`; else the workers end when
+    the grid is garbage-collected, or with this process, however that ends.
 
     Parameters
     ----------
