@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2")
@@ -32,7 +32,8 @@ def held_signals() -> Iterator[None]:
             signal.signal(signum, note)
         yield
     finally:
-        for signum, handler in handlers.items():
+        for signum, handler in reversed(handlers.items()):
             signal.signal(signum, handler)
-        for signum in received:
-            signal.raise_signal(signum)
+        with ExitStack() as stack:  # each of them comes, though another raises
+            for signum in reversed(received):
+                stack.callback(signal.raise_signal, signum)

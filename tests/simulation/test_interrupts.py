@@ -94,6 +94,23 @@ def test_held_signals_come_at_the_end():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_each_held_signal_comes_though_another_raises():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+
+    def work():
+        with held_signals():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+
+
 def test_what_is_not_handled_here_is_left_alone():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
