@@ -6,7 +6,7 @@ from torch import Tensor
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
-from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.order import Order
@@ -38,9 +38,10 @@ def not_finite(arrays: State) -> str:
 def changed_by(method: Callable[..., object], arrays: State, *update: Update) -> bool:
     """Call `merge` or `flush`, and return whether the global model has changed.
 
-    ConfigError if it says nothing, or says no and has written into the model: devices
-    would go on with the version before. So it is if tensors are no longer those of the
-    model that devices have, or it has written into what a device was sent.
+    ConfigError if it says nothing, or says no or refuses the update and has written
+    into the model: devices would go on with the version before. So it is if tensors are
+    no longer those of the model that devices have, or it has written into what a device
+    was sent.
     """
     sent = [
         (tensor, writes(tensor))
@@ -49,8 +50,16 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
     ]
     before = {name: (tensor, writes(tensor)) for name, tensor in arrays.items()}
     kinds = _kinds(arrays)
-    changed = method(arrays, *update)
     name = f"{method.__name__} of {name_of(getattr(method, '__self__', None))}"
+    try:
+        changed = method(arrays, *update)
+    except (ReplyError, ShapeError) as error:
+        if _is_written(arrays, before):
+            raise ConfigError(
+                f"{name} has written into the global model before it raised "
+                f"{type(error).__name__} ({error}): raise it before the first write"
+            ) from error
+        raise
     if any(writes(tensor) != earlier for tensor, earlier in sent):
         raise ConfigError(
             f"{name} has written into what the device was sent, which other tasks "
@@ -66,10 +75,7 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
             f"{name} has changed names, shapes or dtypes of the global model: change "
             "its tensors in place"
         )
-    if not changed and any(
-        arrays[name] is not tensor or writes(tensor) != earlier
-        for name, (tensor, earlier) in before.items()
-    ):
+    if not changed and _is_written(arrays, before):
         raise ConfigError(
             f"{name} has written into the global model and returned False, so that "
             "devices get the old one: return True, or write with the step"
@@ -118,6 +124,14 @@ def metrics_of(aggregator: Aggregator) -> dict[str, float]:
 def writes(tensor: Tensor) -> int:
     """Return how often a tensor was written in place; inference tensors do not know."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_written(arrays: State, before: Mapping[str, tuple[Tensor, int]]) -> bool:
+    """Return whether tensors are other ones, or were written, since `before`."""
+    return arrays.keys() != before.keys() or any(
+        arrays[name] is not tensor or writes(tensor) != earlier
+        for name, (tensor, earlier) in before.items()
+    )
 
 
 def _kinds(arrays: State) -> dict[str, tuple[object, object]]:

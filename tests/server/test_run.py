@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from flwr_asyncdrop.aggregation import Buffered, Mixing
-from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.strategy.driven import DrivenRun
 from tests.grids import HandlerGrid
 from tests.runs import Run, answer, failing, plus_one
@@ -114,4 +114,21 @@ def test_what_an_aggregator_of_ones_own_must_not_do_is_refused(write, says, why)
     reply = opened.read(order, answer(message, ONES))
     opened.aggregator = Wrong(0.5)
     with pytest.raises(ConfigError, match=f"merge of Wrong {why}"):
+        opened.merge(order, reply, staleness=0)
+
+
+@pytest.mark.parametrize("error", [ReplyError("refused", "odd"), ShapeError("odd")])
+def test_an_aggregator_that_refuses_what_it_has_begun_to_merge_is_refused(error):
+    """The device was told to have failed, and half of its update was in the model."""
+
+    class Late(Mixing):
+        def merge(self, state, update):
+            super().merge(state, update)
+            raise error
+
+    opened = session()
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    opened.aggregator = Late(0.5)
+    with pytest.raises(ConfigError, match=r"^merge of Late has written .* \(odd\): ra"):
         opened.merge(order, reply, staleness=0)
