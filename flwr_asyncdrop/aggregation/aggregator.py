@@ -204,7 +204,12 @@ def check_aggregator(found: object, whose: str) -> Aggregator:
         )
     check_overrides(found)
     check_names(type(found))
-    kind = type(found).__name__
-    for name, values in _ATTRIBUTES.items():
-        values.check(f"{name} of {kind}", getattr(found, name))
+    check_attributes(found)
     return found
+
+
+def check_attributes(aggregator: Aggregator) -> None:
+    """Raise ConfigError for an attribute that a run cannot go by; they may change."""
+    kind = type(aggregator).__name__
+    for name, values in _ATTRIBUTES.items():
+        values.check(f"{name} of {kind}", getattr(aggregator, name))

@@ -1,11 +1,12 @@
 """What an aggregator, which may be anybody's own, does to the global model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
+from flwr_asyncdrop.aggregation.aggregator import check_attributes
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.parameters import plain
 from flwr_asyncdrop.readable import printable, shown
@@ -14,10 +15,9 @@ from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
 
 
-def name_of(aggregator: object) -> str:
+def name_of(aggregator: Aggregator) -> str:
     """Return the name of an aggregator's class, or of that which is clipped."""
-    kind = aggregator.clipped if isinstance(aggregator, Clipped) else aggregator
-    return type(kind).__name__
+    return type(_unclipped(aggregator)).__name__
 
 
 def check_finite(arrays: State, aggregator: Aggregator) -> None:
@@ -35,24 +35,27 @@ def not_finite(arrays: State) -> str:
     return next(odd, "")
 
 
-def changed_by(method: Callable[..., object], arrays: State, *update: Update) -> bool:
-    """Call `merge` or `flush`, and return whether the global model has changed.
+def changed_by(
+    aggregator: Aggregator, arrays: State, update: Update | None = None
+) -> bool:
+    """Merge an update, or flush without one; return whether the model has changed.
 
-    ConfigError if it says nothing, or says no or refuses the update and has written
-    into the model: devices would go on with the version before. So it is if tensors are
-    no longer those of the model that devices have, or it has written into what a device
-    was sent.
+    ConfigError if the aggregator says nothing, or says no or refuses the update and has
+    written into the model: devices would go on with the version before. So it is if
+    tensors are no longer those of the model that devices have, if it has written into
+    what a device was sent, or if it has set an attribute to what no run can go by.
     """
-    sent = [
-        (tensor, writes(tensor))
-        for each in update
-        for tensor in (each.base or {}).values()
-    ]
+    sent = [] if update is None else (update.base or {}).values()
+    sent_before = [(tensor, writes(tensor)) for tensor in sent]
     before = {name: (tensor, writes(tensor)) for name, tensor in arrays.items()}
     kinds = _kinds(arrays)
-    name = f"{method.__name__} of {name_of(getattr(method, '__self__', None))}"
+    name = f"{'flush' if update is None else 'merge'} of {name_of(aggregator)}"
     try:
-        changed = method(arrays, *update)
+        changed: object = (
+            aggregator.flush(arrays)
+            if update is None
+            else aggregator.merge(arrays, update)
+        )
     except (ReplyError, ShapeError) as error:
         if _is_written(arrays, before):
             raise ConfigError(
@@ -60,7 +63,7 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
                 f"{type(error).__name__} ({error}): raise it before the first write"
             ) from error
         raise
-    if any(writes(tensor) != earlier for tensor, earlier in sent):
+    if any(writes(tensor) != earlier for tensor, earlier in sent_before):
         raise ConfigError(
             f"{name} has written into what the device was sent, which other tasks "
             "have, too: change a clone of it"
@@ -80,15 +83,14 @@ def changed_by(method: Callable[..., object], arrays: State, *update: Update) ->
             f"{name} has written into the global model and returned False, so that "
             "devices get the old one: return True, or write with the step"
         )
+    check_attributes(_unclipped(aggregator))
     return bool(changed)
 
 
 def in_parts(aggregator: Aggregator) -> bool:
     """Return whether a step may be for some of the devices that wait, and not all."""
-    while isinstance(aggregator, Clipped):
-        aggregator = aggregator.clipped
-    usual: object = Aggregator.releases
-    return getattr(aggregator.releases, "__func__", None) is not usual
+    own, usual = _unclipped(aggregator).releases, Aggregator.releases
+    return getattr(own, "__func__", None) is not usual
 
 
 def releases(aggregator: Aggregator, waiting: Order) -> bool:
@@ -124,6 +126,12 @@ def metrics_of(aggregator: Aggregator) -> dict[str, float]:
 def writes(tensor: Tensor) -> int:
     """Return how often a tensor was written in place; inference tensors do not know."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _unclipped(aggregator: Aggregator) -> Aggregator:
+    while isinstance(aggregator, Clipped):
+        aggregator = aggregator.clipped
+    return aggregator
 
 
 def _is_written(arrays: State, before: Mapping[str, tuple[Tensor, int]]) -> bool:

@@ -240,7 +240,7 @@ class Run:
                 needs_base=self.aggregator.needs_base,
                 num_devices=len(self.fleet.present),
             )
-            changed = changed_by(self.aggregator.merge, state.arrays, update)
+            changed = changed_by(self.aggregator, state.arrays, update)
         except ShapeError as error:
             raise ReplyError("shape", str(error)) from error
         if changed:
@@ -330,7 +330,7 @@ class Run:
     @one_thread()
     @cpu_by_default()
     def _flush(self) -> bool:
-        changed = changed_by(self.aggregator.flush, self.state.arrays)
+        changed = changed_by(self.aggregator, self.state.arrays)
         if changed:
             self._changed()
             self.state.waiting.clear()

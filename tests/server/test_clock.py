@@ -90,6 +90,16 @@ def test_virtual_time_goes_no_further_than_until():
     assert clock.now == 5.0
 
 
+def test_virtual_time_does_not_go_back():
+    _, box, clock = setup(VirtualClock)
+    clock.add(send(box), order(0, due=5.0))
+    clock.add(send(box), order(1, due=5.0))
+    assert clock.next().message_id == "m0"
+    assert clock.next(until=3.0).message_id == "m1"
+    assert clock.next(until=3.0) is None
+    assert clock.now == 5.0
+
+
 def test_virtual_time_goes_on_with_nothing_in_flight():
     _, _, clock = setup(VirtualClock)
     assert clock.next(until=7.5) is None

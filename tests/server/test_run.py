@@ -1,7 +1,9 @@
+import math
+
 import pytest
 import torch
 
-from flwr_asyncdrop.aggregation import Buffered, Mixing
+from flwr_asyncdrop.aggregation import Buffered, Clipped, Mixing
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.strategy.driven import DrivenRun
 from tests.grids import HandlerGrid
@@ -131,4 +133,21 @@ def test_an_aggregator_that_refuses_what_it_has_begun_to_merge_is_refused(error)
     reply = opened.read(order, answer(message, ONES))
     opened.aggregator = Late(0.5)
     with pytest.raises(ConfigError, match=r"^merge of Late has written .* \(odd\): ra"):
+        opened.merge(order, reply, staleness=0)
+
+
+@pytest.mark.parametrize("clip", [lambda made: made, lambda made: Clipped(made, 9.0)])
+@pytest.mark.parametrize("attribute", ["steps_at", "waits_for", "wait_limit"])
+def test_an_attribute_that_becomes_what_no_run_can_go_by_is_refused(attribute, clip):
+    """NaN was never due, and nobody waited for it."""
+
+    class Odd(Mixing):
+        def merge(self, state, update):
+            setattr(self, attribute, math.nan)
+            return super().merge(state, update)
+
+    opened = session(build_aggregator=lambda _: clip(Odd(0.5)))
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    with pytest.raises(ConfigError, match=f"^{attribute} of Odd=nan must be "):
         opened.merge(order, reply, staleness=0)
