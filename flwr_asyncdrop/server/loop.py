@@ -225,14 +225,16 @@ class AsyncLoop:
         patience = seconds = stopping.patience
         if not self._run.simulated:  # else virtual time stands still meanwhile
             seconds = min(patience, stopping.max_seconds - self._clock.now)
-        logger.warning("no device can train: waiting %g s for one", seconds)
+        waiting = len(state.waiting)
+        others = f" (devices that wait for its step: {waiting})" if waiting else ""
+        logger.warning("no device can train: waiting %g s for one%s", seconds, others)
         found = self._nodes.watch(self._somebody_can_train, seconds)
         state.time = self._clock.now
         if not found and state.time < stopping.max_seconds:
             self._failures.give_up(
                 "timeout",
-                f"no device was there to train for {patience:g} s: start SuperNodes, "
-                "or raise the timeout",
+                f"no device was there to train for {patience:g} s{others}: start "
+                "SuperNodes, or raise the timeout",
             )
 
     def _somebody_can_train(self, node_ids: Iterable[int]) -> bool:
