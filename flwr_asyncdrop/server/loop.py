@@ -154,6 +154,8 @@ class AsyncLoop:
                 order, "interrupted", "the server stopped before it replied"
             )
         self._clock.resume(self.state)
+        # It may have stopped at the end of a round, before the step of that moment.
+        self._step_if_due()
 
     @property
     def continues(self) -> bool:
@@ -187,6 +189,10 @@ class AsyncLoop:
             state.late[event.message_id] = state.in_flight.pop(event.message_id)
         elif self._clock.node_poll_interval < math.inf:
             self._refresh(self._nodes.ids())
+        self._step_if_due()
+
+    def _step_if_due(self) -> None:
+        """Take a step by the time, after all that happens at this very moment."""
         if not self._clock.has_event_now:
             self._run.step_if_due()
 

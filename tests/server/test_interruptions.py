@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from flwr_asyncdrop.aggregation import Buffered
 from flwr_asyncdrop.exceptions import Interrupted
 from flwr_asyncdrop.server.mailbox import Mailbox
 from tests.faulty import FaultyGrid
@@ -104,3 +105,65 @@ def test_a_task_that_is_being_sent_when_a_signal_comes_is_in_flight(clock, numbe
     unsent = [o for o in state.in_flight.values() if o not in run.recorder.orders]
     assert [order.number for order in unsent] == [number]
     assert state.bytes_down == sent + unsent[0].cost.bytes_down
+
+
+class ByTime(Buffered):
+    """Steps every 2 s."""
+
+    steps_at = 2.0
+
+    def __init__(self):
+        super().__init__(99, waits=False)
+
+    def flush(self, state):
+        self.steps_at += 2.0
+        return super().flush(state)
+
+    def state_dict(self):
+        return {**super().state_dict(), "steps_at": self.steps_at}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.steps_at = state["steps_at"]
+
+
+class Evaluator:
+    """A signal comes while it begins with a round."""
+
+    source, first_round, pending = "server", 1, ()
+
+    def __init__(self, interrupted=0):
+        self.interrupted = interrupted
+
+    def submit(self, state, number):
+        if number == self.interrupted:
+            raise Interrupted(signal.SIGTERM)
+
+    def collect(self, *, finish):
+        return []
+
+    def resume(self):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_step_that_was_due_when_a_signal_came_is_taken_before_anything_is_sent():
+    """At 2 s a round ends, is evaluated, and then the model changes."""
+
+    def run(**more):
+        return Run(
+            HandlerGrid(plus_one, node_ids=[7, 9]),
+            seconds=(1.0, 3.0),
+            build_aggregator=lambda _: ByTime(),
+            **more,
+        )
+
+    whole = run(evaluators=[Evaluator()]).go().recorder.history()
+    first = run(evaluators=[Evaluator(interrupted=1)])
+    with pytest.raises(Interrupted):
+        first.go()
+    assert first.state.time == 2.0
+    rest = run(evaluators=[Evaluator()], saved=first.run.state_dict()).go()
+    assert first.recorder.history() + rest.recorder.history() == whole
