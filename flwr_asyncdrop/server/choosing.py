@@ -40,8 +40,8 @@ class DeviceChooser:
         fresh = np.setdiff1d(idle, np.array(state.lost_in_a_row, dtype=np.int64))
         among = fresh if len(fresh) else idle
         chosen = self._selection.choose(
-            among,
-            self._fleet.speeds.ranks,
+            among.copy(),  # a user's own may change both
+            self._fleet.speeds.ranks.copy(),
             (order.rank for order in state.in_slots),
             _generator(state),
         )
