@@ -6,6 +6,7 @@ and an object by its class and attributes.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -17,13 +18,14 @@ from flwr_asyncdrop.state_dict import StateDict
 
 _PACKAGE = __name__.partition(".")[0]
 _CLASS = "class"
+_VALUE = "value"
 
 
 def described(argument: object) -> Any:
     """Return an argument as a state; what it is made of can be compared.
 
     Attributes that are objects are compared by their class alone, unless they are
-    dataclasses or this package's; so is an object that holds itself.
+    dataclasses, enums, sets or this package's; so is an object that holds itself.
     """
     try:
         found = _simple(argument)
@@ -54,6 +56,11 @@ def _simple(value: object) -> Any:
     value = plain(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, Enum):
+        return {_CLASS: type(value).__qualname__, _VALUE: value.name}
+    if isinstance(value, set | frozenset):
+        parts = sorted(str(_part(item)) for item in value)
+        return {_CLASS: type(value).__qualname__, _VALUE: parts}
     if isinstance(value, Mapping):
         if any(map(_has_no_name, value)):
             return [[_part(key), _part(item)] for key, item in value.items()]
@@ -98,6 +105,8 @@ def _differences(name: str, was: Any, now: Any) -> Iterator[str]:
         # A later version of a class may have more attributes.
         for key in was if _CLASS in was else {**was, **now}:
             yield from _differences(f"{name}.{key}", was.get(key), now.get(key))
+    elif isinstance(now, dict) and _VALUE in now and was == now.get(_CLASS):
+        return  # a version before this one knew the class alone
     elif was != now and repr(was) != repr(now):  # NaN is equal to itself
         yield f"{name} {_text(was)}, now {_text(now)}"
 

@@ -1,6 +1,7 @@
 """Arguments as a checkpoint has them, and what differs between two runs."""
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 import numpy as np
@@ -34,6 +35,11 @@ class Own:
     inner: StepDecay
 
 
+class Order(Enum):
+    UP = 1
+    DOWN = 2
+
+
 def differences(before, now):
     """Return what is said of an argument that was saved, and is another one now."""
     were = saved_and_read({"it": described(before)})
@@ -62,6 +68,9 @@ def differences(before, now):
         (Own(StepDecay((1,))), Own(StepDecay()), "it.inner.milestones [1], now []"),
         (Stratified(), Nearest(1), "it 'Stratified', now 'Nearest'"),
         (Nearest((0, 1)), Nearest((0, 2)), "it.place [0, 1], now [0, 2]"),
+        (Nearest(Order.UP), Nearest(Order.DOWN), "it.place.value 'UP', now 'DOWN'"),
+        (Order.UP, Order.DOWN, "it.value 'UP', now 'DOWN'"),
+        (Nearest({1, 2}), Nearest({2}), "it.place.value ['1', '2'], now ['2']"),
         (speed_levels, described, "it 'speed_levels', now 'described'"),
         ({"mu": 0.1}, {"mu": 0.2}, "it.mu 0.1, now 0.2"),
         ({"mu": 0.1}, {}, "it.mu 0.1, now None"),
@@ -85,6 +94,7 @@ def test_what_differs_is_named(before, now, says):
         (StepDecay([1, 2]), StepDecay((1.0, 2.0))),
         (Nearest(1, torch.nn.Linear(2, 2)), Nearest(1, torch.nn.Linear(2, 2))),
         (Nearest(lambda: 1), Nearest(lambda: 1)),
+        (Nearest({"a", "b", max}), Nearest({"b", max, "a"})),
     ],
 )
 def test_what_is_as_good_as_the_same(before, now):
@@ -111,3 +121,9 @@ def test_keys_that_are_objects_are_known_by_their_class():
 
 def test_a_dtype_is_no_number():
     assert differences(Nearest(np.dtype("f4")), Nearest(np.dtype("f4"))) == ""
+
+
+@pytest.mark.parametrize("place", [Order.UP, {1}])
+def test_what_a_version_before_knew_by_its_class_alone_is_not_compared(place):
+    were = {"class": "Nearest", "place": type(place).__qualname__, "net": None}
+    check_same({"it": were}, {"it": described(Nearest(place))})
