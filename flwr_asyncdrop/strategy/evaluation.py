@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp.strategy import Strategy
 
 from flwr_asyncdrop import wire
@@ -14,6 +14,7 @@ from flwr_asyncdrop.server.client_evaluator import ClientEvaluator
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.server_evaluator import EvaluateFn, ServerEvaluator
 from flwr_asyncdrop.server.train_settings import task_config
+from flwr_asyncdrop.strategy.read_once import read_before
 from flwr_asyncdrop.strategy.round_hooks import evaluations_of
 from flwr_asyncdrop.strategy.start import Connection, StartArguments
 from flwr_asyncdrop.strategy.train_configs import config_of
@@ -40,13 +41,18 @@ def evaluator_on_clients(
 
     def configure(number: int, arrays: ArrayRecord) -> Iterable[Message]:
         record = config_of(sent, "evaluate_config", number)
-        found = strategy.configure_evaluate(number, arrays, record, connection.grid)
-        return evaluations_of(strategy, found)
+        with read_before(strategy, "configure_evaluate"):
+            found = strategy.configure_evaluate(number, arrays, record, connection.grid)
+            return evaluations_of(strategy, found)
+
+    def aggregate(number: int, replies: Sequence[Message]) -> MetricRecord | None:
+        with read_before(strategy, "aggregate_evaluate"):
+            return strategy.aggregate_evaluate(number, replies)
 
     return ClientEvaluator(
         connection.mailbox,
         configure,
-        strategy.aggregate_evaluate,
+        aggregate,
         start.timeout,
         partial(evaluation_again, run) if run.state.frozen.tensors else None,
         # Of simulated devices the outcome must not depend on real time.

@@ -21,6 +21,7 @@ from flwr_asyncdrop.strategy.driven import DrivenRun
 from flwr_asyncdrop.strategy.evaluation import evaluation_messages
 from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses
 from flwr_asyncdrop.strategy.legacy import PRIVATE_HOOKS, LegacyHooks
+from flwr_asyncdrop.strategy.read_once import ReadByDriven
 from flwr_asyncdrop.strategy.round_hooks import Trained
 from flwr_asyncdrop.strategy.running import running_now
 from flwr_asyncdrop.strategy.runs import new_run
@@ -43,6 +44,7 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
     """
 
     _driven: DrivenRun | None = None
+    _driven_read: ReadByDriven
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,7 +81,9 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
         begins = driven is None
         if driven is None:
             driven = self._driven = self._begin(nodes, arrays, settings)
+            self._driven_read = ReadByDriven(self)
         else:
+            self._driven_read.check()
             driven.proceed(wire.from_record(arrays), settings, nodes.ids())
         messages = driven.train(server_round)
         check_wrapper(self, driven.run.state)

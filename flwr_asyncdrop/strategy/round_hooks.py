@@ -18,6 +18,7 @@ from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
+from flwr_asyncdrop.strategy.read_once import read_before
 from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs, config_of
 
 _SEE = "(docs/migrating.md)"
@@ -187,7 +188,9 @@ class RoundHooks(Callback):
     ) -> ConfigRecord:
         """Return the config that an overridden `configure_train` passes on."""
         before, self._passed, self._number = _parts_of(arrays), None, number
-        returned = self._strategy.configure_train(number, arrays, config, self._grid)
+        strategy = self._strategy
+        with read_before(strategy, "configure_train"):
+            returned = strategy.configure_train(number, arrays, config, self._grid)
         passed: ConfigRecord | None = self._passed
         if returned is not self._tasks or passed is None:
             raise ConfigError(
@@ -202,7 +205,8 @@ class RoundHooks(Callback):
     def _end(self, state: RunState, number: int) -> None:
         arrays = self._snapshot(state)
         before = _parts_of(arrays)
-        result: object = self._strategy.aggregate_train(number, [*self._replies])
+        with read_before(self._strategy, "aggregate_train"):
+            result: object = self._strategy.aggregate_train(number, [*self._replies])
         if not isinstance(result, tuple) or len(result) != 2:
             raise ConfigError(
                 f"aggregate_train of {self._kind} returns {printable(shown(result))}: "

@@ -66,7 +66,10 @@ class Sampling:
     def of(cls, strategy: object) -> Self:
         """Return what the attributes of a strategy say."""
         given = vars(strategy)  # None where the attribute reads as Flower's default
-        return cls(**{each.name: given[each.name] for each in fields(cls)})
+        names = [each.name for each in fields(cls)]
+        # A subclass may have a property in the place of one.
+        others = {n: getattr(strategy, n) for n in names if n not in given}
+        return cls(**{name: given[name] for name in names if name in given}, **others)
 
     def __post_init__(self) -> None:
         check_parameters(self)

@@ -95,3 +95,91 @@ def test_an_init_without_that_of_the_strategy():
 
     with pytest.raises(ConfigError, match=r"Mine does not call super\(\).__init__"):
         run(Mine())
+
+
+def setting(hook, settings, kind=AsyncFedAvg, **arguments):
+    """Return a strategy whose hook sets these in round 2."""
+
+    def hooked(self, server_round, *args):
+        if server_round == 2:
+            for name, value in settings.items():
+                setattr(self, name, value)
+        return getattr(super(mine, self), hook)(server_round, *args)
+
+    mine = type("Mine", (kind,), {hook: hooked})
+    return mine(**arguments)
+
+
+@pytest.mark.parametrize("hook", ["configure_train", "aggregate_train"])
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("fraction_train", 0.5, "pass it"),
+        ("min_train_nodes", 1, "pass it"),
+        ("in_flight", 1, "pass it"),
+        ("train_metrics_aggr_fn", max, "pass it"),
+        ("weighted_by_key", "n", "pass it"),
+        ("max_seconds", 1.0, "pass it"),
+        ("callbacks", [], "pass it"),
+        ("server_lr", 0.1, "pass it"),
+        ("fraction_evaluate", 1.0, "set it in configure_evaluate"),
+        ("min_evaluate_nodes", 1, "set it in configure_evaluate"),
+    ],
+)
+def test_what_a_hook_of_training_sets_too_late_is_refused(hook, name, value, fix):
+    """A new fraction_train was ignored, and the next round's fraction_evaluate used."""
+    strategy = setting(hook, {name: value}, FedBuff, fraction_evaluate=0.0)
+    says = rf"^{hook} of Mine has set {name}, which has no effect there: {fix}.* \(docs"
+    with pytest.raises(ConfigError, match=says):
+        run(strategy, rounds=3)
+
+
+def test_a_hook_may_set_what_is_so_already_and_names_of_its_own():
+    settings = {"fraction_train": 1.0, "min_train_nodes": 2, "model": 3, "rate": 0.1}
+    run(setting("configure_train", settings, fraction_evaluate=0.0), rounds=3)
+
+
+def test_evaluations_read_what_their_hook_sets():
+    strategy = setting("configure_evaluate", {"fraction_evaluate": 0.5})
+    strategy.min_evaluate_nodes = 1
+    _, grid = run(strategy, rounds=3)
+    kinds = [message.metadata.message_type for message in grid.pushed]
+    assert kinds.count("evaluate") == 2 + 1 + 1
+    with pytest.raises(ConfigError, match="configure_evaluate of Mine has set seed"):
+        run(setting("configure_evaluate", {"seed": 3}), rounds=3)
+
+
+def test_what_is_set_between_driven_rounds_is_refused():
+    strategy, grid = AsyncFedAvg(), HandlerGrid(plus_one)
+    arrays = record(mlp().state_dict())
+    strategy.configure_train(1, arrays, {}, grid)
+    strategy.fraction_evaluate = 0.5
+    strategy.configure_train(2, arrays, {}, grid)
+    strategy.fraction_train = 0.5
+    with pytest.raises(ConfigError, match="fraction_train of AsyncFedAvg was set aft"):
+        strategy.configure_train(3, arrays, {}, grid)
+    assert len(strategy.configure_train(1, arrays, {}, grid)) == 2
+
+
+def test_a_property_in_the_place_of_a_number_of_nodes():
+    class Mine(AsyncFedAvg):
+        share = 0.5
+
+        @property
+        def fraction_train(self):
+            return self.share
+
+        @fraction_train.setter
+        def fraction_train(self, value):
+            assert value is None
+
+        def configure_train(self, server_round, arrays, config, grid):
+            self.share = 0.5 if server_round < 3 else 1.0
+            return super().configure_train(server_round, arrays, config, grid)
+
+    grid = HandlerGrid(plus_one, node_ids=range(1, 7))
+    strategy = Mine(fraction_evaluate=0.0)
+    strategy.start(grid, record(mlp().state_dict()), num_rounds=2)
+    assert len(grid.pushed) == 2 * 3
+    with pytest.raises(ConfigError, match="configure_train of Mine has set fraction_t"):
+        strategy.start(grid, record(mlp().state_dict()), num_rounds=3)
