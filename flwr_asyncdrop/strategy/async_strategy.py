@@ -30,7 +30,11 @@ from flwr_asyncdrop.strategy.round_hooks import RoundHooks
 from flwr_asyncdrop.strategy.running import running
 from flwr_asyncdrop.strategy.runs import run_on
 from flwr_asyncdrop.strategy.start import Connection, StartArguments, assemble
-from flwr_asyncdrop.strategy.train_configs import Config, TrainConfigs
+from flwr_asyncdrop.strategy.train_configs import (
+    Config,
+    TrainConfigs,
+    record_or_function,
+)
 
 logger = logging.getLogger("flwr.asyncdrop")
 
@@ -224,7 +228,7 @@ class AsyncStrategy(FlowerHooks):
             whole_from(1).check("num_rounds", num_rounds),
             _TIMEOUTS.check("timeout", timeout),
             train_config,
-            evaluate_config,
+            record_or_function(evaluate_config, "evaluate_config"),
             evaluate_fn,
         )
         self._check_set()

@@ -36,11 +36,9 @@ def evaluator_on_clients(
     strategy: Strategy, run: Run, connection: Connection, start: StartArguments
 ) -> ClientEvaluator:
     """Return what lets clients evaluate, as the hooks of a strategy say."""
-    config = start.evaluate_config
-    sent = ConfigRecord() if config is None else config
 
     def configure(number: int, arrays: ArrayRecord) -> Iterable[Message]:
-        record = config_of(sent, "evaluate_config", number)
+        record = config_of(start.evaluate_config, "evaluate_config", number)
         with read_before(strategy, "configure_evaluate"):
             found = strategy.configure_evaluate(number, arrays, record, connection.grid)
             return evaluations_of(strategy, found)

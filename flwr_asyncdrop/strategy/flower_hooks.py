@@ -26,7 +26,7 @@ from flwr_asyncdrop.strategy.round_hooks import Trained
 from flwr_asyncdrop.strategy.running import running_now
 from flwr_asyncdrop.strategy.runs import new_run
 from flwr_asyncdrop.strategy.sampling import Sampling
-from flwr_asyncdrop.strategy.train_configs import config_of
+from flwr_asyncdrop.strategy.train_configs import config_of, with_objectives
 from flwr_asyncdrop.strategy.wrappers import check_wrapper, clipping_norm, warn_of_codes
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -76,7 +76,7 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
         if started := running_now(self):
             return started.hooks.configured(arrays, config)
         nodes = Nodes(grid)
-        settings = {**config, **objective_config(self)}
+        settings = with_objectives(config, objective_config(self))
         driven = None if server_round == 1 else self._driven
         begins = driven is None
         if driven is None:

@@ -38,6 +38,14 @@ def config_of(config: Config, name: str, server_round: int) -> ConfigRecord:
     return _checked(made, name)
 
 
+def record_or_function(config: Config, name: str) -> ConfigRecord | ConfigFn:
+    """Return a function as it is, and else one record for all rounds.
+
+    Hooks may change it from round to round, as with Flower's own loop.
+    """
+    return config if callable(config) else config_of(config, name, 1)
+
+
 def _checked(config: ConfigRecord, name: str) -> ConfigRecord:
     """Return a config that can be sent: Flower's integers have 64 bits."""
     for key, value in config.items():
@@ -65,6 +73,23 @@ def _record(config: Mapping[str, Any], name: str) -> ConfigRecord:
     return _checked(record, name)
 
 
+def with_objectives(
+    config: Mapping[str, Any], added: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a user's config with what the local objective has `added`.
+
+    ConfigError if the user has another value for one of these keys.
+    """
+    for key in sorted(config.keys() & added.keys()):
+        if config[key] != added[key]:
+            raise ConfigError(
+                f"train_config[{key!r}]={shown(config[key])} would be lost, as the "
+                f"objective of the strategy has {shown(added[key])}: set it there, "
+                "e.g. by a hyperparameter of the strategy"
+            )
+    return {**config, **added}
+
+
 class TrainConfigs:
     """What every task of a round is told: the user's config and the objective's.
 
@@ -72,9 +97,7 @@ class TrainConfigs:
     """
 
     def __init__(self, config: Config, extra: Mapping[str, Any]) -> None:
-        self._config = (
-            config if callable(config) else config_of(config, "train_config", 1)
-        )
+        self._config = record_or_function(config, "train_config")
         # As the run began; None for a function.
         self._given = None if callable(self._config) else dict(self._config)
         self._extra = dict(extra)
@@ -95,7 +118,7 @@ class TrainConfigs:
 
     def begin(self, server_round: int, config: ConfigRecord) -> None:
         """Set the config of a round."""
-        entries = {**config, **self._extra}
+        entries = with_objectives(config, self._extra)
         if not self._by_round or self(server_round) != entries:
             self._by_round[server_round] = entries
 

@@ -13,6 +13,7 @@ from flwr.app import (
 )
 
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.wire.records import records_of
 
 SEED = "asyncdrop-seed"
@@ -84,7 +85,9 @@ def make_task(
     """Build the message that asks a node to train, or to evaluate, a model.
 
     Flower gives the message and its reply up after `ttl` seconds. `extra` is sent
-    beside the model, by record; ConfigError if one has the key of another record.
+    beside the model, by record; ConfigError if one has the key of another record, or if
+    the `config` has another value where the server has one. The round is the server's,
+    as with Flower's own strategies.
     """
     extra = extra or {}
     if taken := {keys.arrays, keys.config} & extra.keys():
@@ -92,7 +95,16 @@ def make_task(
             f"the record {min(taken)!r} that an aggregator sends along has the key of "
             "another record: name it otherwise"
         )
-    record = ConfigRecord({**config, **dict(task.entries())})  # type: ignore[dict-item]  # the values come out of a ConfigRecord
+    entries = dict(task.entries())
+    for key in sorted(entries.keys() & config.keys() - {ROUND}):
+        if config[key] != entries[key]:
+            kind = "evaluate" if message_type == MessageType.EVALUATE else "train"
+            raise ConfigError(
+                f"{kind}_config[{key!r}]={shown(config[key])} would be lost: the "
+                "server has a value of its own for each task there, so name yours "
+                "otherwise (docs/drop-in.md)"
+            )
+    record = ConfigRecord({**config, **entries})  # type: ignore[dict-item]  # the values come out of a ConfigRecord
     content = RecordDict({keys.arrays: arrays, **extra, keys.config: record})
     return Message(
         content=content,

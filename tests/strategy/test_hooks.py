@@ -15,7 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
-from flwr_asyncdrop import AsyncFedAvg, Callback, Checkpointer, FedBuff, speed_levels
+from flwr_asyncdrop import (
+    AsyncFedAvg,
+    AsyncFedProx,
+    Callback,
+    Checkpointer,
+    FedBuff,
+    speed_levels,
+)
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.strategy.legacy import LEGACY_HOOKS, PRIVATE_HOOKS
 from tests.grids import HandlerGrid
@@ -339,6 +346,34 @@ class TestTrainConfig:
             ConfigError, match=r"^train_config\['x'\]=.* cannot be sent"
         ):
             run(AsyncFedAvg(**options()), train_config={"x": value})
+
+    def test_a_value_that_the_objective_would_replace_is_refused(self):
+        def start(mu):
+            config = {"proximal-mu": mu}
+            return run(AsyncFedProx(proximal_mu=0.5), train_config=config)
+
+        with pytest.raises(ConfigError, match=r"^train_config\['proximal-mu'\]=7.0 w"):
+            start(7.0)
+        assert start(0.5)[1].pushed[0].content["config"]["proximal-mu"] == 0.5
+
+    @pytest.mark.parametrize("kind", [ConfigRecord, dict])
+    def test_that_of_evaluations_is_one_record_in_all_rounds(self, kind):
+        class Mine(AsyncFedAvg):
+            def configure_evaluate(self, server_round, arrays, config, grid):
+                config["count"] += 1
+                return super().configure_evaluate(server_round, arrays, config, grid)
+
+        strategy = Mine(**options(fraction_evaluate=1.0))
+        _, grid = run(strategy, evaluate_config=kind({"count": 0}))
+        sent = [m for m in grid.pushed if m.metadata.message_type == "evaluate"]
+        counts = [message.content["config"]["count"] for message in sent]
+        assert counts == [1, 1, 2, 2, 3, 3]
+
+    def test_that_of_evaluations_is_refused_before_any_task(self):
+        grid = HandlerGrid(plus_one)
+        with pytest.raises(ConfigError, match="evaluate_config=3 must be a ConfigRec"):
+            AsyncFedAvg(**options()).start(grid, record(ZEROS), evaluate_config=3)
+        assert not grid.pushed
 
     @pytest.mark.parametrize("wrong", [3, lambda number: {"lr": 1.0}])
     def test_what_is_none_is_refused_before_any_task(self, wrong):

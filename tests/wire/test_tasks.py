@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop import wire
+from flwr_asyncdrop.exceptions import ConfigError
 from tests.wire.messages import task
 
 
@@ -45,3 +46,20 @@ def test_tensors_survive_the_wire_bit_for_bit(dtype):
         assert torch.equal(back[name], tensor)
         back[name].zero_()  # owns its memory
     assert wire.from_record(wire.to_record(tensors))["a"].shape == (3, 4)
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize("key", ["partition-id", "num-partitions", "asyncdrop-seed"])
+def test_a_value_of_the_users_that_would_be_lost_is_refused(key, kind):
+    def made(value):
+        keys, config = wire.RecordKeys(), {key: value, "server-round": 1}
+        settings = wire.TaskConfig(4, 8, 8, 8)
+        task = wire.make_task(
+            ArrayRecord(), config, settings, node_id=5, keys=keys, message_type=kind
+        )
+        return task.content["config"]
+
+    with pytest.raises(ConfigError, match=rf"^{kind}_config\['{key}'\]=7 would be lo"):
+        made(7)
+    assert made(8)[key] == 8
+    assert made(8)["server-round"] == 4
