@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from torch import Tensor, nn
 
 from flwr_asyncdrop import wire
@@ -32,12 +32,24 @@ def read_initial(
         raise ConfigError(
             f"initial_arrays is {what}: pass ArrayRecord(model.state_dict())"
         )
-    initial = wire.from_record(arrays)
+    initial = {name: _read(name, array) for name, array in arrays.items()}
     if plan is not None:
         _check_planned(initial, plan)
     if model is not None:
         _check_kinds(initial, model)
     return initial
+
+
+def _read(name: str, array: Array) -> Tensor:
+    try:
+        return wire.from_record(ArrayRecord({name: array}))[name]
+    except ConfigError:  # it is a ValueError, too
+        raise
+    except ValueError as error:
+        raise ConfigError(
+            f"initial_arrays: {name!r} cannot be read: {error}; pass arrays of "
+            "numbers, e.g. ArrayRecord(model.state_dict())"
+        ) from error
 
 
 def check_mergeable(arrays: State, codec: str = "") -> None:

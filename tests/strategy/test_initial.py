@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from torch import nn
 
 from flwr_asyncdrop import AsyncDrop, AsyncFedAvg
@@ -102,3 +103,13 @@ def test_a_list_of_arrays_has_lost_its_names():
     arrays = ArrayRecord([tensor.numpy() for tensor in net().state_dict().values()])
     with pytest.raises(ConfigError, match="an ArrayRecord of a list has numbers for"):
         start(arrays)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [Array(np.array(["a", "b"])), Array("float32", (2,), "my.codec", b"12345678")],
+    ids=["texts", "codec"],
+)
+def test_what_is_no_array_of_numbers_is_named(array):
+    with pytest.raises(ConfigError, match=r"^initial_arrays: 'names' cannot be read: "):
+        start(ArrayRecord({"w": Array(np.zeros(2)), "names": array}), AsyncFedAvg())
