@@ -22,6 +22,7 @@ from flwr_asyncdrop.server.server_evaluator import EvaluateFn
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 from flwr_asyncdrop.server.stopping import StoppingRule
 from flwr_asyncdrop.strategy.arguments import objective_config
+from flwr_asyncdrop.strategy.calls import check_call
 from flwr_asyncdrop.strategy.evaluation import evaluator_here, evaluator_on_clients
 from flwr_asyncdrop.strategy.fits import check_memory
 from flwr_asyncdrop.strategy.flower_hooks import FlowerHooks
@@ -223,6 +224,9 @@ class AsyncStrategy(FlowerHooks):
         FolderError
             If another run holds the checkpointer's folder.
         """
+        if evaluate_fn is not None:
+            told = "the round and its arrays, and returns a MetricRecord"
+            check_call("evaluate_fn", evaluate_fn, "server_round, arrays", told)
         given = StartArguments(
             initial_arrays,
             whole_from(1).check("num_rounds", num_rounds),

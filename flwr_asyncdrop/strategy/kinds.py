@@ -17,6 +17,7 @@ from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.readable import printable, shown, with_article
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.evaluator import Evaluator
+from flwr_asyncdrop.strategy.calls import check_call
 from flwr_asyncdrop.submodel import Plan
 
 _OBJECTS: Mapping[str, type] = {
@@ -32,7 +33,13 @@ _OBJECTS: Mapping[str, type] = {
 }
 _PARTS = (*_OBJECTS, "codec", "schedule")
 _LISTS: Mapping[str, type] = {"callbacks": Callback, "evaluators": Evaluator}
-_FUNCTIONS = ("fleet", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
+_METRICS = ("records, weighted_by_key", "the records of all replies, and the key")
+# What a function is given, and what that is.
+_FUNCTIONS = {
+    "fleet": ("num_devices", "the number of devices"),
+    "train_metrics_aggr_fn": _METRICS,
+    "evaluate_metrics_aggr_fn": _METRICS,
+}
 _KEYS = ("arrayrecord_key", "configrecord_key", "weighted_by_key")
 _SWITCHES = ("devices_have_frozen", "log_rounds", "probe")
 _NEEDED = ("faults", "schedule")
@@ -58,9 +65,9 @@ def check_kinds(arguments: Mapping[str, Any]) -> None:
     for value in (*(given[name] for name in _PARTS if name in given), *lists):
         check_overrides(value)
         check_names(type(value))
-    for name in _FUNCTIONS:
-        if name in given and not callable(given[name]):
-            raise ConfigError(f"{name}={_text(given[name])} must be a function")
+    for name, (takes, told) in _FUNCTIONS.items():
+        if name in given:
+            check_call(name, given[name], takes, told)
     for name in _SWITCHES:
         A_SWITCH.check(name, arguments[name])
     schedule = given["schedule"]

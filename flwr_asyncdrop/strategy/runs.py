@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from inspect import signature
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
 
@@ -18,6 +17,7 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.train_settings import TrainConfig, TrainSettings
 from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import Arguments
+from flwr_asyncdrop.strategy.calls import check_call
 from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
 from flwr_asyncdrop.strategy.record_keys import record_keys
@@ -133,13 +133,8 @@ def _schedule(
         return given.schedule
     typical = None if given.codec is None else given.codec.typical
     costs = first_costs(given.assignment, state, num_ranks, typical)
-    try:
-        signature(given.schedule).bind(costs, num_devices)
-    except TypeError as error:
-        raise ConfigError(
-            f"schedule(costs, num_devices) cannot be called ({error}): a function "
-            "gets the costs of the first tasks and the number of devices"
-        ) from error
+    told = "the costs of the first tasks and the number of devices"
+    check_call("schedule", given.schedule, "costs, num_devices", told)
     schedule = given.schedule(costs, num_devices)
     if not hasattr(schedule, "factor"):
         raise ConfigError(

@@ -127,6 +127,48 @@ def test_a_schedule_of_the_costs_alone_is_refused_in_a_line():
         strategy.start(HandlerGrid(plus_one), record(mlp().state_dict()))
 
 
+@pytest.mark.parametrize(
+    ("name", "function", "says"),
+    [
+        # As of Flower's legacy strategies.
+        (
+            "train_metrics_aggr_fn",
+            lambda metrics: {"loss": 1.0},
+            r"train_metrics_aggr_fn\(records, weighted_by_key\) cannot be called",
+        ),
+        ("evaluate_metrics_aggr_fn", lambda metrics: {}, "evaluate_metrics_aggr_fn"),
+        (
+            "fleet",
+            lambda least, most: [],
+            r"fleet\(num_devices\) cannot be called \(missing",
+        ),
+    ],
+)
+def test_a_function_that_does_not_take_what_it_gets_is_refused(name, function, says):
+    with pytest.raises(ConfigError, match=rf"^{says}.*: a function gets the "):
+        FedBuff(**{name: function})
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda number, arrays, config: None, r"\(.*\) cannot be called .*'config'"),
+        (lambda arrays: None, r"\(server_round, arrays\) cannot be called \(too many"),
+        ("accuracy", "='accuracy' must be a function"),
+    ],
+)
+def test_so_it_is_of_an_evaluate_fn_before_any_task(function, says):
+    """The round's tasks were lost with the TypeError that came out of its thread."""
+    grid = HandlerGrid(plus_one)
+    with pytest.raises(ConfigError, match=f"^evaluate_fn{says}"):
+        FedBuff().start(grid, record(mlp().state_dict()), evaluate_fn=function)
+    assert not grid.pushed
+
+
+def test_a_function_whose_signature_nobody_knows_is_taken():
+    FedBuff(train_metrics_aggr_fn=max, evaluate_metrics_aggr_fn=dict)
+
+
 @pytest.mark.parametrize("returned", [None, {"loss": 1.0}])
 def test_aggregate_train_returns_two_things(returned):
     class Mine(HeteroAsyncDrop):
