@@ -58,13 +58,16 @@ class Nodes:
             self._look_again_at = ended + pause
         return self._ids
 
-    def wait_for(self, count: int, patience: float) -> list[int]:
+    def wait_for(
+        self, count: int, patience: float, fix: str = "lower min_available_nodes"
+    ) -> list[int]:
         """Return the ids of at least `count` nodes, ascending, once no more are coming.
 
         Flower's simulation engine starts the ServerApp before it has registered all of
         its nodes, so two looks in a row must find equally many; a grid with
         ``has_all_nodes`` is not asked again. RunError if fewer are there after
-        `patience` real seconds; the log says before that the run waits.
+        `patience` real seconds; it names a `fix` beside more nodes and more time.
+        The log says before that the run waits.
         """
         start = self._timer()
         deadline, told = start + patience, False
@@ -77,8 +80,7 @@ class Nodes:
                 why = f" ({failure})" if failure else ""
                 raise RunError(
                     f"{len(nodes)} of {count} nodes connected within {patience:g} s"
-                    f"{why}: start more SuperNodes, lower min_available_nodes, or "
-                    "raise the timeout"
+                    f"{why}: start more SuperNodes, {fix}, or raise the timeout"
                 )
             if not told and len(nodes) < count and self._timer() >= start + _SILENT:
                 told = True

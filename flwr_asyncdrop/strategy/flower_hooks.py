@@ -177,7 +177,8 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
         )
         self._check_set()
         sampling = Sampling.of(self)
-        node_ids = nodes.wait_for(sampling.needed, DEFAULT_TTL)
+        needed, least = sampling.needed
+        node_ids = nodes.wait_for(needed, DEFAULT_TTL, f"lower {least}")
         in_flight = sampling.training(len(node_ids))
         return DrivenRun(
             new_run(

@@ -104,8 +104,11 @@ def run_on(
     # A simulated fleet keeps its size.
     keeps = checkpoint.devices if checkpoint and given.fleet is not None else 0
     sampling = Sampling.of(given)
-    needed = max(sampling.needed, keeps)
-    node_ids = connection.nodes.wait_for(needed, start.timeout)
+    needed, least = sampling.needed
+    fix = f"lower {least}"
+    if keeps > needed:
+        needed, fix = keeps, "as many as the run that is resumed had"
+    node_ids = connection.nodes.wait_for(needed, start.timeout, fix)
     in_flight = sampling.training(len(node_ids))
     if saved is not None and given.in_flight is None:
         # A share is one of the nodes that were there at the start.

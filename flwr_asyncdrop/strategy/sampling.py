@@ -81,11 +81,23 @@ class Sampling:
                 )
 
     @property
-    def needed(self) -> int:
-        """Nodes to wait for before a run begins."""
-        evaluate = self.min_evaluate_nodes if self.fraction_evaluate else 0
-        least = (self.min_train_nodes, evaluate)
-        return max(self.min_available_nodes, *(count or 0 for count in least))
+    def needed(self) -> tuple[int, str]:
+        """Nodes to wait for before a run begins, and the argument that says so.
+
+        Flower's own default of those that train and that evaluate counts too, unless
+        `in_flight` says how many train.
+        """
+        default = MIN_NODES if self.in_flight is None else 0
+        counts = {
+            "min_available_nodes": self.min_available_nodes,
+            "min_train_nodes": self.min_train_nodes,
+            "min_evaluate_nodes": self.min_evaluate_nodes,
+        }
+        if self.fraction_evaluate == 0:
+            del counts["min_evaluate_nodes"]
+        found = {n: default if count is None else count for n, count in counts.items()}
+        name = max(found, key=lambda each: found[each])  # the first of several
+        return found[name], name
 
     def training(self, nodes: int) -> int:
         """Return how many devices train at once, of so many nodes at the start."""

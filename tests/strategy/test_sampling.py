@@ -88,9 +88,29 @@ def test_both_at_once_are_refused(other):
     "least", ["min_train_nodes", "min_evaluate_nodes", "min_available_nodes"]
 )
 def test_the_run_waits_for_the_least_nodes(least):
-    with pytest.raises(RunError, match="4 of 5 nodes connected"):
+    with pytest.raises(RunError, match=f"4 of 5 nodes connected .* lower {least}, or"):
         sent(AsyncFedAvg(**{least: 5}), nodes=4)
     sent(AsyncFedAvg(**{least: 5}), nodes=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "least"),
+    [
+        ({}, "min_train_nodes"),
+        ({"min_train_nodes": 1}, "min_evaluate_nodes"),
+        ({"min_train_nodes": 1, "fraction_evaluate": 0.0}, None),
+        ({"min_train_nodes": 1, "min_evaluate_nodes": 1}, None),
+        ({"in_flight": 1}, None),
+    ],
+)
+def test_the_least_nodes_are_two_by_default_as_flowers_are(arguments, least):
+    """A run began with the first node, and had one task in flight to its end."""
+    strategy = AsyncFedAvg(min_available_nodes=1, **arguments)
+    if least is None:
+        assert sent(strategy, nodes=1)[0] == 1
+        return
+    with pytest.raises(RunError, match=f"1 of 2 nodes connected .* lower {least}, or"):
+        sent(strategy, nodes=1)
 
 
 def test_nobody_is_waited_for_to_evaluate_where_nobody_does():
