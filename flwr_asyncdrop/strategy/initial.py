@@ -24,8 +24,8 @@ def read_initial(
 ) -> State:
     """Return the tensors of ``start(initial_arrays=...)``.
 
-    ConfigError if these are none, or not those of the `plan`, or of another kind of
-    number than those of the `model`.
+    ConfigError if these are none, or not those of the `plan`, or have other names than
+    those of the `model`, or another kind of number.
     """
     if not isinstance(arrays, ArrayRecord) or not arrays:
         what = "empty" if isinstance(arrays, ArrayRecord) else type_of(arrays)
@@ -36,6 +36,7 @@ def read_initial(
     if plan is not None:
         _check_planned(initial, plan)
     if model is not None:
+        _check_named(initial, model)
         _check_kinds(initial, model)
     return initial
 
@@ -110,6 +111,20 @@ def _check_planned(initial: State, plan: Plan) -> None:
         raise ConfigError(
             f"initial_arrays do not fit the plan of submodels: {name!r} is {given} in "
             f"them and {planned} in the plan; {fix}"
+        )
+
+
+def _check_named(initial: State, model: nn.Module) -> None:
+    """Raise ConfigError if a model has other names: nothing of it would be frozen."""
+    own = model.state_dict().keys()
+    if own and not own & initial.keys():
+        kind, names = type(model).__name__, sorted(initial)
+        fix = "take both from one module, without its wrapper"
+        if all(map(str.isdecimal, names)):
+            fix = NAMELESS
+        raise ConfigError(
+            f"initial_arrays have {names[0]!r}, and none of the names of the {kind} of "
+            f"the strategy, such as {min(own)!r}: {fix}"
         )
 
 

@@ -75,6 +75,24 @@ def test_those_of_another_model_than_the_planned_one_are_refused(which):
         start(record(state))
 
 
+@pytest.mark.parametrize(
+    ("initial", "fix"),
+    [
+        (nn.DataParallel(net()).state_dict(), "without its wrapper"),
+        (ArrayRecord([np.zeros(2)]), "an ArrayRecord of a list has numbers for names"),
+    ],
+    ids=["wrapper", "list"],
+)
+def test_other_names_than_the_models_are_refused(initial, fix):
+    """Its frozen part was trained, and travelled, with every task."""
+    model = net().requires_grad_(False)
+    model[0].requires_grad_(True)
+    with pytest.raises(
+        ConfigError, match=f"none of the names of the Sequential .*{fix}"
+    ):
+        start(record(initial), AsyncFedAvg(model, in_flight=2))
+
+
 @pytest.mark.parametrize("kind", [torch.int64, torch.complex64])
 @pytest.mark.parametrize("drops", [True, False])
 def test_numbers_of_another_kind_than_the_models_are_refused(kind, drops):
