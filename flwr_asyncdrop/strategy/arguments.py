@@ -30,7 +30,7 @@ from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.opening import FleetBuilder
 from flwr_asyncdrop.server.schedule import Schedule, ScheduleBuilder, StepDecay
 from flwr_asyncdrop.strategy.copies import copied
-from flwr_asyncdrop.strategy.ignored import refuse_ignored
+from flwr_asyncdrop.strategy.ignored import refuse_ignored, refuse_untrimmed
 from flwr_asyncdrop.strategy.kinds import CHECKED, check_kinds
 from flwr_asyncdrop.strategy.legacy import check_no_legacy
 from flwr_asyncdrop.strategy.replaced import choose_algorithm
@@ -155,6 +155,7 @@ class Arguments:
         self.build_aggregator(in_flight or _MANY)
         self.objective = objective
         if self.algorithm is not None:
+            refuse_untrimmed(type(self).__name__, self.algorithm)
             refuse_ignored(
                 type(self).__name__,
                 self.algorithm,

@@ -42,6 +42,19 @@ def refuse_ignored(
             )
 
 
+def refuse_untrimmed(strategy: str, algorithm: Algorithm) -> None:
+    """Raise ConfigError for a `trim` that is not the default, and trims nothing."""
+    combine = getattr(algorithm, "combine", None)
+    if combine not in ("mean", "median"):
+        return
+    for entry in fields(algorithm):
+        if entry.name == "trim" and _is_changed(algorithm, entry):
+            raise ConfigError(
+                f"{strategy}(trim=...) has no effect with combine={combine!r}, which "
+                "cuts nothing off: choose combine='trimmed-mean', or leave it out"
+            )
+
+
 def _is_changed(algorithm: Algorithm, entry: Field[Any]) -> bool:
     made = entry.default_factory
     default = entry.default if made is MISSING else made()

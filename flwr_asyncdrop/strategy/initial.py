@@ -117,7 +117,7 @@ def _check_planned(initial: State, plan: Plan) -> None:
 def _check_named(initial: State, model: nn.Module) -> None:
     """Raise ConfigError if a model has other names: nothing of it would be frozen."""
     own = model.state_dict().keys()
-    if own and not own & initial.keys():
+    if own and not own & initial.keys() and not are_adapters_alone(initial, own):
         kind, names = type(model).__name__, sorted(initial)
         fix = "take both from one module, without its wrapper"
         if all(map(str.isdecimal, names)):

@@ -13,6 +13,7 @@ from flwr_asyncdrop import (
     AsyncStrategy,
     FedBuff,
     HeteroAsyncDrop,
+    SyncFedAvg,
     algorithms,
 )
 from flwr_asyncdrop.aggregation import Mixing
@@ -115,3 +116,13 @@ def test_an_algorithm_from_outside_may_have_slots_and_made_defaults():
     AsyncStrategy(algorithm=Slotted(), aggregator=Mixing(0.5))
     with pytest.raises(ConfigError, match="has no use for steps"):
         AsyncStrategy(algorithm=Slotted(steps=(0.25,)), aggregator=Mixing(0.5))
+
+
+@pytest.mark.parametrize("kind", [FedBuff, SyncFedAvg])
+@pytest.mark.parametrize("combine", [{}, {"combine": "mean"}, {"combine": "median"}])
+def test_a_trim_that_trims_nothing_is_refused(kind, combine):
+    """As of FedTrimmedAvg(beta=0.3), without the combine that goes with it."""
+    kind(combine="trimmed-mean", trim=0.3)
+    says = rf"^{kind.__name__}\(trim=...\) has no effect with .*trimmed-mean"
+    with pytest.raises(ConfigError, match=says):
+        kind(trim=0.3, **combine)
