@@ -1,6 +1,6 @@
 """Narrow the adapters of a model in place, to the ranks that arrived."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -69,7 +69,7 @@ def load_lora(
         for each, tensor in tensors.items():
             tensor.copy_(sent[each])
     _refresh_sizes(model, tensors.values())
-    _skip_empty(model)
+    _skip_empty(model, tensors.values())
     return model
 
 
@@ -128,25 +128,40 @@ def _refresh_sizes(model: nn.Module, tensors: Iterable[Tensor]) -> None:
             patch(module, module)
 
 
-def _skip_empty(model: nn.Module) -> None:
-    """Have PEFT's layers run without the adapters that have no components."""
+def _skip_empty(model: nn.Module, tensors: Iterable[Tensor]) -> None:
+    """Have PEFT's layers run those of these adapters alone that have components.
+
+    While an adapter is not active, PEFT freezes it, as on leaving `disable_adapter()`:
+    what trained before trains again, unless the client has chosen anew since.
+    """
+    mine = {id(tensor) for tensor in tensors}
     for layer in lora_layers(model).values():
         active = list(layer.active_adapters)
-        skipped: set[str] = layer.__dict__.setdefault(_SKIPPED, set())
+        skipped: dict[str, list[bool]] = layer.__dict__.setdefault(_SKIPPED, {})
         for adapter in layer.r:
-            empty = _rank(layer, adapter) == 0
-            if empty and adapter in active:
-                active.remove(adapter)
-                skipped.add(adapter)
-            elif not empty and adapter in skipped:
-                skipped.discard(adapter)
+            factors = _factors(layer, adapter)
+            if not any(id(factor) in mine for factor in factors):
+                continue
+            if len(factors[0]) == 0:
+                if adapter in active:
+                    active.remove(adapter)
+                    skipped[adapter] = [factor.requires_grad for factor in factors]
+            elif adapter in skipped:
+                trained = skipped.pop(adapter)
+                if not any(factor.requires_grad for factor in factors):
+                    for factor, trains in zip(factors, trained, strict=True):
+                        factor.requires_grad_(trains)
                 if adapter not in active:
                     active.append(adapter)
         layer._active_adapter = active
 
 
-def _rank(layer: Any, adapter: str) -> int:
-    factors: Mapping[str, Any] = layer.lora_embedding_A
-    if adapter in factors:
-        return int(factors[adapter].shape[0])
-    return int(layer.lora_A[adapter].weight.shape[0])
+def _factors(layer: Any, adapter: str) -> list[Tensor]:
+    """Return the parameters of an adapter in one of PEFT's layers, ``A`` first."""
+    kinds = [getattr(layer, name) for name in layer.adapter_layer_names]
+    own = [kind[adapter] for kind in kinds if adapter in kind]
+    return [
+        tensor
+        for each in own
+        for tensor in ([each] if isinstance(each, Tensor) else each.parameters())
+    ]

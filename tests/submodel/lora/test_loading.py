@@ -289,6 +289,25 @@ class TestSkipping:
             trained = {n for n, p in model.named_parameters() if p.requires_grad}
             assert trained == chosen
 
+    @pytest.mark.parametrize("frozen", ["lora_A", "nothing"])
+    def test_what_was_left_out_trains_again_after_peft_has_frozen_it(self, frozen):
+        """PEFT does on leaving `disable_adapter`, as the layer has none active."""
+        model = layers()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        for name, parameter in model.named_parameters():
+            if frozen in name:
+                parameter.requires_grad_(False)
+        plan = lora_plan(model, units="layers")
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        with model.disable_adapter():
+            model(vectors())
+
+        load_lora(model, state)
+
+        layer = model.base_model.model.layers[0]["up"]
+        assert layer.lora_B["default"].weight.requires_grad
+        assert layer.lora_A["default"].weight.requires_grad == (frozen == "nothing")
+
     def test_inside_another_module(self):
         model = nn.Sequential(text(modules_to_save=None))
         full = copy.deepcopy(model)
@@ -308,6 +327,22 @@ class TestSkipping:
         layer = model.base_model.model.layers[0]["up"]
         assert layer.active_adapters == []
         model.base_model.set_adapter("other")
+        assert layer.active_adapters == ["other"]
+
+    def test_an_adapter_that_is_not_active_stays_so(self):
+        """One was left out, deleted, and made anew under its name."""
+        model = layers()
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))
+        plan = lora_plan(model, units="layers")
+        some = extract(lora_state(model), plan.indices((torch.tensor([0]),)))
+        load_lora(model, some)
+        model.set_adapter("other")
+        model.delete_adapter("default")
+        model.add_adapter("default", peft.LoraConfig(r=3, target_modules=["up"]))
+
+        load_lora(model, lora_state(model))
+
+        layer = model.base_model.model.layers[0]["up"]
         assert layer.active_adapters == ["other"]
 
     @pytest.mark.parametrize("modules", [["up"], ["up", "down"]])
