@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, remember
 from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs, find_adapters
+from flwr_asyncdrop.submodel.lora.skipping import skip_empty
 from flwr_asyncdrop.submodel.lora.tensors import (
     adapter_name,
     check_unmerged,
@@ -22,8 +22,6 @@ from flwr_asyncdrop.submodel.lora.tensors import (
 from flwr_asyncdrop.submodel.narrowing.in_place import resize_
 from flwr_asyncdrop.submodel.narrowing.patches import patch
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
-
-_SKIPPED = "_asyncdrop_skipped"
 
 
 def load_lora(
@@ -69,7 +67,7 @@ def load_lora(
         for each, tensor in tensors.items():
             tensor.copy_(sent[each])
     _refresh_sizes(model, tensors.values())
-    _skip_empty(model, tensors.values())
+    skip_empty(lora_layers(model).values())
     return model
 
 
@@ -126,42 +124,3 @@ def _refresh_sizes(model: nn.Module, tensors: Iterable[Tensor]) -> None:
     for module in model.modules():
         if any(id(parameter) in mine for parameter in module._parameters.values()):
             patch(module, module)
-
-
-def _skip_empty(model: nn.Module, tensors: Iterable[Tensor]) -> None:
-    """Have PEFT's layers run those of these adapters alone that have components.
-
-    While an adapter is not active, PEFT freezes it, as on leaving `disable_adapter()`:
-    what trained before trains again, unless the client has chosen anew since.
-    """
-    mine = {id(tensor) for tensor in tensors}
-    for layer in lora_layers(model).values():
-        active = list(layer.active_adapters)
-        skipped: dict[str, list[bool]] = layer.__dict__.setdefault(_SKIPPED, {})
-        for adapter in layer.r:
-            factors = _factors(layer, adapter)
-            if not any(id(factor) in mine for factor in factors):
-                continue
-            if len(factors[0]) == 0:
-                if adapter in active:
-                    active.remove(adapter)
-                    skipped[adapter] = [factor.requires_grad for factor in factors]
-            elif adapter in skipped:
-                trained = skipped.pop(adapter)
-                if not any(factor.requires_grad for factor in factors):
-                    for factor, trains in zip(factors, trained, strict=True):
-                        factor.requires_grad_(trains)
-                if adapter not in active:
-                    active.append(adapter)
-        layer._active_adapter = active
-
-
-def _factors(layer: Any, adapter: str) -> list[Tensor]:
-    """Return the parameters of an adapter in one of PEFT's layers, ``A`` first."""
-    kinds = [getattr(layer, name) for name in layer.adapter_layer_names]
-    own = [kind[adapter] for kind in kinds if adapter in kind]
-    return [
-        tensor
-        for each in own
-        for tensor in ([each] if isinstance(each, Tensor) else each.parameters())
-    ]

@@ -9,6 +9,7 @@ from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelE
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.submodel.lora.memory import LoraMemory, memory_of
 from flwr_asyncdrop.submodel.lora.pairs import Adapter
+from flwr_asyncdrop.submodel.lora.skipping import active_in
 from flwr_asyncdrop.submodel.types import Shapes, State, owner_of, shapes_of, tensors_of
 
 # PEFT's layers that add B(A(x)) to what the base layer makes of x. Those of quantised
@@ -88,20 +89,33 @@ def _by_peft(model: nn.Module) -> State:
 def adapter_name(model: Any) -> str:
     """Return the name of the PEFT model's only adapter, or of the active one.
 
-    "" if the model has adapters of its own.
+    Of a module with PEFT models inside, those of all that are active; "" if there are
+    none.
     """
     if not is_peft(model):
-        return ""
-    names = list(model.peft_config)
-    if len(names) > 1:
+        return ",".join(_active_names(model))
+    names = known = list(model.peft_config)
+    if len(known) > 1:
         active = getattr(model, "active_adapters", [])
-        names = list(active() if callable(active) else active)
-    if len(names) != 1:
+        # That of Transformers asks the first layer alone, which may have been left out.
+        names = _active_names(model) if callable(active) else list(active)
+    if not names:
+        raise ConfigError(
+            f"none of the adapters {', '.join(known)} of this model is active: choose "
+            "one, with model.set_adapter(name)"
+        )
+    if len(names) > 1:
         raise ConfigError(
             f"the adapters {', '.join(names)} of this model are all in use: make one "
             "active, with model.set_adapter(name)"
         )
     return str(names[0])
+
+
+def _active_names(model: nn.Module) -> list[str]:
+    """Return the adapters that PEFT's layers run, or would if they had components."""
+    layers = lora_layers(model).values()
+    return sorted({name for layer in layers for name in active_in(layer)})
 
 
 def lora_layers(model: nn.Module) -> dict[str, Any]:
@@ -150,10 +164,7 @@ def check_layers(model: Any, adapter: str) -> None:
         if adapter not in layer.r:
             continue
         if layer.merged:
-            raise UnsupportedModelError(
-                f"the adapter of {name} is merged into the base, where no task changes "
-                "it: call model.unmerge_adapter() first"
-            )
+            raise UnsupportedModelError(_merged(name, "model.unmerge_adapter()"))
         variant = getattr(layer, "lora_variant", {}).get(adapter)
         dora = getattr(layer, "use_dora", {}).get(adapter)
         if variant is not None or dora:
@@ -174,21 +185,34 @@ def check_unmerged(model: nn.Module, adapters: Iterable[Adapter]) -> None:
     """Raise UnsupportedModelError if adapters of the model's own are merged.
 
     Those of loralib are in eval mode: what another adapter had added to the base would
-    be taken out with the one that has been loaded.
+    be taken out with the one that has been loaded. A PEFT model may be inside another
+    module.
     """
-    for adapter in adapters if not is_peft(model) else ():
-        owner = model.get_submodule(owner_of(adapter.a))
-        if vars(owner).get("merged"):
-            raise UnsupportedModelError(
-                f"the adapter of {adapter.name} is merged into the base, where no task "
-                "changes it: call model.train() first"
-            )
+    if is_peft(model):  # whose layers `check_layers` knows
+        return
+    layers = lora_layers(model)
+    for adapter in adapters:
+        # PEFT's layers have modules for their factors: fc, fc.lora_A, fc.lora_A.default
+        outer = owner_of(adapter.a)
+        while outer and outer not in layers:
+            outer = owner_of(outer)
+        if outer and layers[outer].merged:
+            raise UnsupportedModelError(_merged(outer, "model.unmerge_adapter()"))
+        if vars(model.get_submodule(owner_of(adapter.a))).get("merged"):
+            raise UnsupportedModelError(_merged(adapter.name, "model.train()"))
+
+
+def _merged(name: str, fix: str) -> str:
+    return (
+        f"the adapter of {name} is merged into the base, where no task changes it: "
+        f"call {fix} first"
+    )
 
 
 def _trained(model: nn.Module) -> State:
     """Return what a module trains, and the buffers of the same layers."""
     tensors = tensors_of(model)
-    memory = memory_of(model)
+    memory = memory_of(model, adapter_name(model))
     if memory is not None:
         mine = {name: tensors[name] for name in memory.shapes if name in tensors}
         if shapes_of(mine) == memory.loaded:  # what is left out does not train just now

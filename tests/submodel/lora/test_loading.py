@@ -1,6 +1,7 @@
 """Loading adapters of other ranks in place: it is the full model with zeros."""
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     extract,
     load_lora,
@@ -329,6 +330,43 @@ class TestSkipping:
         model.base_model.set_adapter("other")
         assert layer.active_adapters == ["other"]
 
+    @pytest.mark.parametrize("units", ["ranks", "layers"])
+    def test_adapters_in_turns_inside_another_module(self, units):
+        inner = layers()
+        inner.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))
+        model = nn.Sequential(OrderedDict(encoder=with_noise(inner)))
+        for name in ("default", "other") * 2:
+            inner.set_adapter(name)
+            full = {n: t.clone() for n, t in lora_state(model).items()}
+            assert all(f".{name}." in tensor for tensor in full)
+            plan = lora_plan(model, vectors(), units=units)
+            keep = tuple(torch.tensor([0]) for _ in plan.groups)
+            load_lora(model, extract(full, plan.indices(keep)))
+            assert lora_state(model).keys() == full.keys()
+            load_lora(model, full)
+
+    @pytest.mark.filterwarnings("ignore:Already found a `peft_config`")
+    def test_several_adapters_of_transformers_with_the_first_layer_left_out(self):
+        transformers = pytest.importorskip("transformers")
+        config = transformers.ViTConfig(
+            hidden_size=8,
+            intermediate_size=8,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=8,
+            patch_size=8,
+        )
+        model = transformers.ViTModel(config, add_pooling_layer=False)
+        for name in ("one", "other"):
+            model.add_adapter(peft.LoraConfig(r=2, target_modules="all-linear"), name)
+        model.set_adapter("one")
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, units="layers")
+        load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        assert lora_state(model).keys() == state.keys()
+        load_lora(model, state)
+        assert lora_state(model).keys() == state.keys()
+
     def test_an_adapter_that_is_not_active_stays_so(self):
         """One was left out, deleted, and made anew under its name."""
         model = layers()
@@ -407,6 +445,22 @@ class TestSkipping:
 
 
 class TestRefusals:
+    def test_adapters_that_are_merged_inside_another_module(self):
+        model = nn.Sequential(layers())
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        model[0].merge_adapter()
+        with pytest.raises(UnsupportedModelError, match=r"up is merged.*unmerge_adap"):
+            load_lora(model, state)
+        with pytest.raises(UnsupportedModelError, match=r"up is merged.*unmerge_adap"):
+            lora_plan(model, vectors())
+
+    def test_none_of_several_adapters_is_active(self):
+        model = layers()
+        model.add_adapter("other", peft.LoraConfig(r=2, target_modules=["up"]))
+        model.base_model.set_adapter([])
+        with pytest.raises(ConfigError, match="none of the adapters default, other"):
+            lora_state(model)
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
