@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TypeAlias
 
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.submodel.types import Shapes, owner_of
 
 Pairs: TypeAlias = Sequence[tuple[str, str] | tuple[str, str, int, int]]
@@ -79,7 +81,9 @@ def find_adapters(shapes: Shapes, pairs: Pairs | None = None) -> tuple[Adapter, 
 
 def _given(shapes: Shapes, pairs: Pairs) -> list[Adapter]:
     found, seen = [], set[str]()
-    for a, b, *dims in pairs:
+    for pair in pairs:
+        _check_pair(pair)
+        a, b, *dims = pair
         for name in (a, b):
             if name not in shapes or name in seen:
                 why = "is in two" if name in seen else "is no array of the model"
@@ -91,6 +95,20 @@ def _given(shapes: Shapes, pairs: Pairs) -> list[Adapter]:
         a_dim, b_dim = dims or (0, 1)
         found.append(_adapter(owner_of(a) or a, a, b, shapes, a_dim, b_dim))
     return found
+
+
+def _check_pair(pair: object) -> None:
+    """Raise ConfigError unless these are two names, and maybe two dims."""
+    parts = list(pair) if isinstance(pair, tuple | list) else []
+    names, dims = parts[:2], parts[2:]
+    are_names = len(names) == 2 and all(isinstance(each, str) for each in names)
+    if are_names and len(dims) in (0, 2) and all(isinstance(d, Integral) for d in dims):
+        return
+    raise ConfigError(
+        f"pairs has {shown(pair)} where the names of A and B should be: list tuples, "
+        "[('down.weight', 'up.weight')] or, with the dims of the components, "
+        "[('down.weight', 'up.weight', 0, 1)]"
+    )
 
 
 def _named(shapes: Shapes) -> list[Adapter]:

@@ -104,6 +104,10 @@ class TestPairs:
             ([], ConfigError, "no adapters"),
             ([("down", "up")], ShapeError, "has 9 components and up"),
             ([("down", "up", 2, 0)], ShapeError, "has no dim 2"),
+            ([("down", "up", 1)], ConfigError, r"has \('down', 'up', 1\) where the na"),
+            ([("down",)], ConfigError, "list tuples"),
+            ([("down", "up", "1", "0")], ConfigError, "list tuples"),
+            (("down", "up"), ConfigError, "has 'down' where the names"),
         ],
     )
     def test_given_wrongly(self, pairs, error, message):
