@@ -23,9 +23,11 @@ from flwr_asyncdrop.submodel.types import (
     Inputs,
     Shaped,
     Shapes,
+    check_module,
     examples_of,
     parameters_of,
     shapes_of,
+    tensors_of,
 )
 
 LoraUnits = Literal["ranks", "adapters", "layers"]
@@ -73,7 +75,8 @@ def lora_plan(
         As `plan_submodels` takes them. The module is run on the first of them, with and
         without some of the units: it must give without them what it gives with them
         zeroed. A module with adapters of its own needs them, since its code may take
-        the scaling from the number of components that are left.
+        the scaling from the number of components that are left; and so do `pairs` of
+        a PEFT model.
     units : {"ranks", "adapters", "layers"}
         Rank components; or whole adapters; or all adapters of a layer together, where a
         layer is a module with a number in its name, as ``layers.3``. Adapters and
@@ -98,7 +101,7 @@ def lora_plan(
     ------
     ConfigError
         If there are no adapters, an option is none of these, or a module with adapters
-        of its own comes without example inputs.
+        of its own or with `pairs` comes without example inputs.
     ShapeError
         If two factors do not fit, or do not tell their rank.
     UnsupportedModelError
@@ -107,6 +110,8 @@ def lora_plan(
     """
     if units not in get_args(LoraUnits):
         raise ConfigError(f"units={units!r} must be 'ranks', 'adapters' or 'layers'")
+    if not isinstance(model, Mapping):
+        check_module(model)
     if isinstance(model, nn.Module):
         tensors = travelling(model)
         shapes, parameters = shapes_of(tensors), parameters_of(tensors)
@@ -236,12 +241,19 @@ def _verify(
     example_inputs: Inputs | None,
     example_kwargs: Mapping[str, Any] | None,
 ) -> None:
+    kind = type(model).__name__
     if example_inputs is None:
-        if is_peft(model):  # whose layers are known
+        if is_peft(model) and plan.pairs is None:  # whose layers are known
             return
+        what = "pairs" if is_peft(model) else "adapters of its own"
         raise ConfigError(
-            f"{type(model).__name__} has adapters of its own: pass example_inputs, on "
-            "which it is tried without some of their components"
+            f"{kind} has {what}: pass example_inputs, on which it is tried without "
+            "some of their components"
+        )
+    if any(tensor.is_meta for tensor in tensors_of(model).values()):
+        raise UnsupportedModelError(
+            f"{kind} is on the device meta, where nothing can be tried: build it on "
+            "the CPU, or leave example_inputs out if its adapters are PEFT's"
         )
     example = examples_of(example_inputs, example_kwargs)[0]
     wrong = find_wrong(model, plan, plan.pairs, example)

@@ -1,5 +1,6 @@
 """Plans of adapters: their units, what is refused, and that they are tried."""
 
+import math
 import random
 
 import pytest
@@ -351,6 +352,56 @@ class TestRefusals:
 
         plan = lora_plan(Logarithms(), torch.zeros(1, 6), pairs=OWN_PAIRS)
         assert len(plan.groups) == 1
+
+    def test_infinities_in_the_outputs_hide_nothing(self):
+        class Masked(Own):
+            def forward(self, x):
+                return super().forward(x).masked_fill(torch.arange(5) > 3, -math.inf)
+
+        assert len(lora_plan(Masked(), vectors(6), pairs=OWN_PAIRS).groups) == 1
+        with pytest.raises(UnsupportedModelError, match="keep the scaling"):
+            lora_plan(Masked(follows=True), vectors(6), pairs=OWN_PAIRS)
+
+    def test_an_infinity_where_components_are_left_out(self):
+        class Bounded(Own):
+            def forward(self, x):
+                y = super().forward(x)
+                return y if len(self.down) == 4 else y.masked_fill(y > 0, math.inf)
+
+        with pytest.raises(UnsupportedModelError, match="does not give"):
+            lora_plan(Bounded(), vectors(6), pairs=OWN_PAIRS)
+
+    def test_outputs_that_are_nan(self):
+        class Broken(Own):
+            def forward(self, x):
+                return super().forward(x) * math.nan
+
+        with pytest.raises(UnsupportedModelError, match="Broken gives NaN on the exam"):
+            lora_plan(Broken(), vectors(6), pairs=OWN_PAIRS)
+
+    def test_on_the_device_meta(self):
+        with torch.device("meta"):
+            model = layers()
+        assert lora_plan(model).num_units == 24
+        with pytest.raises(UnsupportedModelError, match="is on the device meta"):
+            lora_plan(model, vectors())
+
+    @pytest.mark.parametrize("model", [None, Own, [1]])
+    def test_no_model(self, model):
+        with pytest.raises(ConfigError, match="model"):
+            lora_plan(model)
+
+    def test_pairs_of_a_peft_model_are_tried(self):
+        """Rank components of one layer with those of another, say."""
+        model = layers()
+        names = "base_model.model.layers.{}.up.lora_{}.weight"
+        pairs = [
+            (names.format(a, "A"), names.format(b, "B")) for a, b in ((0, 1), (1, 0))
+        ]
+        with pytest.raises(ConfigError, match="PeftModel has pairs: pass example_in"):
+            lora_plan(model, pairs=pairs)
+        with pytest.raises(UnsupportedModelError, match="without some of them"):
+            lora_plan(model, vectors(), pairs=pairs)
 
     def test_inputs_that_do_not_fit(self):
         with pytest.raises(UnsupportedModelError, match="does not run on the example"):
