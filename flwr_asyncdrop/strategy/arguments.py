@@ -33,6 +33,7 @@ from flwr_asyncdrop.strategy.copies import copied
 from flwr_asyncdrop.strategy.ignored import refuse_ignored, refuse_untrimmed
 from flwr_asyncdrop.strategy.kinds import CHECKED, check_kinds
 from flwr_asyncdrop.strategy.legacy import check_no_legacy
+from flwr_asyncdrop.strategy.products import check_products
 from flwr_asyncdrop.strategy.replaced import choose_algorithm
 from flwr_asyncdrop.strategy.sampling import MIN_NODES, OrFlowers, Sampling
 from flwr_asyncdrop.strategy.train_configs import config_of
@@ -152,7 +153,7 @@ class Arguments:
         )
         check_no_fields(self, self.algorithm if self.algorithm_type else None)
         self.aggregator = aggregator
-        self.build_aggregator(in_flight or _MANY)
+        check_products(self.build_aggregator(in_flight or _MANY), plan)
         self.objective = objective
         if self.algorithm is not None:
             refuse_untrimmed(type(self).__name__, self.algorithm)

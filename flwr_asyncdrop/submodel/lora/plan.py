@@ -1,7 +1,7 @@
 """The plan of a model with adapters: what travels, and what of it can be dropped."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,7 +16,7 @@ from flwr_asyncdrop.submodel.lora.tensors import (
     is_peft,
     travelling,
 )
-from flwr_asyncdrop.submodel.lora.trial import find_wrong
+from flwr_asyncdrop.submodel.lora.trial import find_nonlinear, find_wrong
 from flwr_asyncdrop.submodel.narrowing.in_place import overlapping
 from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
 from flwr_asyncdrop.submodel.types import (
@@ -44,10 +44,14 @@ class LoraPlan(Plan):
         The pairs of factors, in the order in which the model lists them.
     pairs : sequence of tuple or None
         Their names as they were given; None if they are named like PEFT's.
+    nonlinear : tuple of str
+        The names of adapters with something between the factors, such as a ReLU. They
+        are sums of components, and no product of two factors.
     """
 
     adapters: tuple[Adapter, ...] = ()
     pairs: Pairs | None = None
+    nonlinear: tuple[str, ...] = ()
 
 
 @cpu_by_default()
@@ -136,7 +140,7 @@ def lora_plan(
         pairs=pairs,
     )
     if isinstance(model, nn.Module):
-        _verify(model, plan, example_inputs, example_kwargs)
+        return _verified(model, plan, example_inputs, example_kwargs)
     return plan
 
 
@@ -235,16 +239,17 @@ def _check_untied(tensors: Mapping[str, Tensor], adapters: Sequence[Adapter]) ->
             )
 
 
-def _verify(
+def _verified(
     model: nn.Module,
     plan: LoraPlan,
     example_inputs: Inputs | None,
     example_kwargs: Mapping[str, Any] | None,
-) -> None:
+) -> LoraPlan:
+    """Return the plan of a model that does without units of every group."""
     kind = type(model).__name__
     if example_inputs is None:
         if is_peft(model) and plan.pairs is None:  # whose layers are known
-            return
+            return plan
         what = "pairs" if is_peft(model) else "adapters of its own"
         raise ConfigError(
             f"{kind} has {what}: pass example_inputs, on which it is tried without "
@@ -260,3 +265,5 @@ def _verify(
     if wrong:
         names, reasons = ", ".join(wrong), dict.fromkeys(wrong.values())
         raise UnsupportedModelError(f"{names}: {'; '.join(reasons)}")
+    nonlinear = find_nonlinear(model, plan, plan.adapters, plan.pairs, example)
+    return replace(plan, nonlinear=nonlinear)

@@ -12,7 +12,7 @@ from flwr_asyncdrop.submodel.default_device import given_default
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
-from flwr_asyncdrop.submodel.lora.pairs import Pairs
+from flwr_asyncdrop.submodel.lora.pairs import Adapter, Pairs
 from flwr_asyncdrop.submodel.lora.tensors import is_peft, lora_state, travelling
 from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probing.draws import FixedDraws
@@ -53,6 +53,26 @@ def find_wrong(
             )
         faults = bisect(range(len(plan.groups)), trial.fault)
     return {plan.groups[group].name: why for group, why in faults.items()}
+
+
+def find_nonlinear(
+    model: nn.Module,
+    plan: Plan,
+    adapters: Sequence[Adapter],
+    pairs: Pairs | None,
+    example: Example,
+) -> tuple[str, ...]:
+    """Return the names of the adapters of the model's own that are no product ``B A``.
+
+    ``M A`` with ``B`` times the inverse of ``M`` has the same product, and has to give
+    the same. It does not where something lies between the factors, such as a ReLU.
+    """
+    if is_peft(model):  # whose layers are products
+        return ()
+    with plain_kernels():
+        trial = _Trial(model, plan, pairs, example)
+        mixed = bisect(adapters, trial.fault_when_mixed)
+    return tuple(adapter.name for adapter in mixed)
 
 
 class _Trial:
@@ -127,6 +147,18 @@ class _Trial:
                     )
         return None
 
+    def fault_when_mixed(self, adapters: Sequence[Adapter]) -> str | None:
+        """Return why the components of these adapters cannot be mixed."""
+        mixed, without = dict(self._state), dict(self._state)
+        for adapter in adapters:
+            a, b = self._state[adapter.a], self._state[adapter.b]
+            mixed[adapter.a], mixed[adapter.b] = _mixed(a, b, adapter)
+            without[adapter.b] = torch.zeros_like(b)
+        found = self._run(mixed)
+        if self._agree(found, self._full[False], self._run(without)):
+            return None
+        return "it is no product of two factors"
+
     def _keeps(self, groups: Sequence[int]) -> list[Keep]:
         """Return what to keep: about half of the units, then the last one alone."""
         half, last = list(self._plan.full_keep()), list(self._plan.full_keep())
@@ -181,6 +213,22 @@ def _random_adapters(state: State, plan: Plan) -> State:
         width = max(tensor.numel() // max(max(tensor.shape), 1), 1)
         drawn[name] = (noise / width**0.5).to(tensor.device, tensor.dtype)
     return {name: tensor.clone() for name, tensor in drawn.items()}
+
+
+def _mixed(a: Tensor, b: Tensor, adapter: Adapter) -> tuple[Tensor, Tensor]:
+    """Return other factors of the same product, of other signs and lengths."""
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.randn(adapter.rank, adapter.rank, generator=generator).double()
+    turn = torch.linalg.qr(noise).Q
+    rows, columns = (
+        a.double().movedim(adapter.a_dim, 0),
+        b.double().movedim(adapter.b_dim, 0),
+    )
+    # Rows times -2 Q and columns times its inverse, -Q' / 2.
+    turn = turn.to(a.device)
+    rows = -2 * torch.tensordot(turn, rows, 1)
+    columns = -torch.tensordot(turn, columns, 1) / 2
+    return rows.movedim(0, adapter.a_dim).to(a), columns.movedim(0, adapter.b_dim).to(b)
 
 
 def _noise_for_zeros(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -130,6 +131,33 @@ class TestUnits:
         assert axes(plan) == {("down", 0): [0, 1, 2, 3], ("up", 1): [0, 1, 2, 3]}
         plan = lora_plan(Own(transposed=True), vectors(6), pairs=TRANSPOSED_PAIRS)
         assert axes(plan) == {("down", 1): [0, 1, 2, 3], ("up", 0): [0, 1, 2, 3]}
+
+    @pytest.mark.parametrize("rank", [1, 4])
+    @pytest.mark.parametrize("between", [torch.relu, torch.tanh, torch.abs])
+    def test_adapters_with_an_activation_are_no_products(self, between, rank):
+        class Bottleneck(Own):
+            def __init__(self):
+                super().__init__()
+                self.down = nn.Parameter(torch.randn(rank, 6))
+                self.up = nn.Parameter(torch.randn(5, rank))
+
+            def forward(self, x):
+                return self.base(x) + between(x @ self.down.T) @ self.up.T
+
+        model = nn.Sequential(OrderedDict(plain=Own(), middle=nn.Linear(5, 6)))
+        model.middle.requires_grad_(False)
+        model.other = Bottleneck()
+        pairs = [(f"{own}.down", f"{own}.up") for own in ("plain", "other")]
+        plan = lora_plan(model, vectors(6), units="adapters", pairs=pairs)
+        assert plan.nonlinear == ("other",)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("transposed", [False, True])
+    def test_products_are_known_as_such(self, transposed, dtype):
+        model = Own(transposed=transposed).to(dtype)
+        pairs = TRANSPOSED_PAIRS if transposed else OWN_PAIRS
+        assert lora_plan(model, vectors(6).to(dtype), pairs=pairs).nonlinear == ()
+        assert lora_plan(text(), tokens()).nonlinear == ()
 
     def test_the_model_stays_as_it_is(self):
         model = with_noise(text(modules_to_save=["head"]))
