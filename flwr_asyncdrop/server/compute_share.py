@@ -35,9 +35,9 @@ def compute_share(
 
     By FLOPs if there is a module to count them on and it has any, else by the number of
     weights, which is the same for fully connected layers. Adapters are a small part of
-    what a device computes, so without the module a task of theirs counts in full. The
-    rule ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the paper's
-    simulation does. Submodels of the same shapes are counted once.
+    what a device computes, so without the module, or FLOPs, a task of theirs counts in
+    full. The rule ``"paper"`` takes the share of kept units, ``1 - drop rate``, as the
+    paper's simulation does. Submodels of the same shapes are counted once.
     """
     if rule == "paper":
         return lambda keep, _: sum(len(units) for units in keep) / plan.num_units
@@ -46,6 +46,8 @@ def compute_share(
             return lambda keep, shapes: 1.0
         steps = LoraFlops(plan, model, example_inputs)
         whole = steps.count(plan.shapes)
+        if whole == 0:
+            return lambda keep, shapes: 1.0
         return _counted_once(lambda shapes: steps.count(dict(shapes)) / whole)
     if model is not None and example_inputs is not None:
         flops = step_flops(model, example_inputs)

@@ -401,6 +401,23 @@ class TestAdapters:
     def test_without_the_model_it_counts_in_full(self):
         assert self.share(None, None) == 1.0
 
+    def test_without_matrix_products_it_counts_in_full(self):
+        class Elementwise(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(4), requires_grad=False)
+                self.lora_A = nn.Parameter(torch.ones(2, 4))
+                self.lora_B = nn.Parameter(torch.ones(4, 2))
+
+            def forward(self, x):
+                inner = (x[..., None, :] * self.lora_A).sum(-1)
+                return self.scale * x + (inner[..., None, :] * self.lora_B).sum(-1)
+
+        model, x = Elementwise(), torch.ones(1, 4)
+        plan = lora_plan(model, x)
+        share = compute_share(plan, model, x)
+        assert share((torch.tensor([0]),), plan.shapes) == 1.0
+
     def test_the_rule_of_the_paper_goes_by_units(self):
         assert self.share(adapted(), vectors(), "paper") == 1 / 3
 
