@@ -6,6 +6,7 @@ of means. But a sum ``sum_i c_i B_i A_i`` is the product of the factors side by 
 value decomposition gives the nearest product of any rank (FlexLoRA, Bai et al., 2024).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,9 +28,14 @@ class Factors:
 
     @classmethod
     def of(cls, state: State, adapter: Adapter) -> "Factors":
-        """Take an adapter out of a state; convolutions' kernels are laid out flat."""
-        a = state[adapter.a].detach().movedim(adapter.a_dim, 0).flatten(1)
-        b = state[adapter.b].detach().movedim(adapter.b_dim, -1).flatten(0, -2)
+        """Take an adapter out of a state; convolutions' kernels are laid out flat.
+
+        A vector is a factor with one input or output.
+        """
+        rows = state[adapter.a].detach().movedim(adapter.a_dim, 0)
+        columns = state[adapter.b].detach().movedim(adapter.b_dim, -1)
+        a = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        b = columns.reshape(math.prod(columns.shape[:-1]), columns.shape[-1])
         return cls(b.double(), a.double())
 
     def write_(self, state: State, adapter: Adapter) -> None:

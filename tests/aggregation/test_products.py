@@ -118,6 +118,8 @@ class TestLayouts:
             ({"c.lora_A.weight": (4, 3, 5, 5), "c.lora_B.weight": (8, 4, 1, 1)}, None),
             ({"e.lora_embedding_A": (4, 20), "e.lora_embedding_B": (6, 4)}, None),
             ({"down": (9, 4), "up": (4, 7)}, [("down", "up", 1, 0)]),
+            ({"down": (4, 9), "gate": (4,)}, [("down", "gate", 0, 0)]),
+            ({"gate": (4,), "up": (7, 4)}, [("gate", "up", 0, 1)]),
         ],
     )
     def test_there_and_back(self, shapes, pairs):
