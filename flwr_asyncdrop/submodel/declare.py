@@ -55,7 +55,8 @@ def declare_plan(
     Raises
     ------
     ConfigError
-        If no group is declared, one is without tensors, or something is no mapping.
+        If no group is declared, one is without tensors or a tensor without dims, or
+        something is no mapping, no shape, or no whole number.
     ShapeError
         If a tensor or dim does not exist, or has no whole number of positions per
         unit, or none of a unit, or a position belongs to two groups.
@@ -64,8 +65,10 @@ def declare_plan(
         _check_mapping(name, given)
     for name, tensors in groups.items():
         _check_mapping(f"groups[{name!r}]", tensors)
-    full = {name: _shape_of(each) for name, each in shapes.items()}
-    if not groups or not all(groups.values()):
+    full = {name: _shape_of(name, each) for name, each in shapes.items()}
+    listed = [axes for tensors in groups.values() for axes in tensors.values()]
+    is_empty = any(isinstance(axes, list) and not axes for axes in listed)
+    if not groups or not all(groups.values()) or is_empty:
         raise ConfigError(
             "declare at least one group, each with the dims of its tensors, e.g. "
             "{'hidden': {'w1': 1, 'b1': 0, 'w2': 0}}"
@@ -110,20 +113,20 @@ class _Place(NamedTuple):
                     "each position instead"
                 )
             return torch.arange(self.length) // (self.length // size)
-        units = self.units.to(torch.int64)
+        units = self.units
         fits = units.shape == (self.length,) and int(units.min()) >= -1
         if not fits or int(units.max()) >= size:
             raise ShapeError(
                 f"the units of dim {self.dim} of {self.tensor!r} must be {self.length} "
                 f"numbers in -1..{size - 1}, one for each position"
             )
-        absent = torch.ones(size, dtype=torch.bool)
-        absent[units[units >= 0]] = False
-        if bool(absent.any()):
+        known = units[units >= 0].unique()
+        if len(known) < size:
+            gaps = (known != torch.arange(len(known))).nonzero()
+            absent = int(gaps[0]) if len(gaps) else len(known)
             raise ShapeError(
-                f"unit {int(absent.nonzero()[0])} of group {self.group!r} has no "
-                f"position in dim {self.dim} of {self.tensor!r}: number units from 0, "
-                "without gaps"
+                f"unit {absent} of group {self.group!r} has no position in dim "
+                f"{self.dim} of {self.tensor!r}: number units from 0, without gaps"
             )
         return units
 
@@ -146,11 +149,13 @@ def _axis(group: str, tensor: str, axis: Any) -> tuple[int, Tensor | None]:
     """Return a dim and the units of its positions, if they are given one by one."""
     dim, units = axis if isinstance(axis, tuple) and len(axis) == 2 else (axis, None)
     try:
-        numbers = None if units is None else torch.as_tensor(np.asarray(units))
-        whole = numbers is None or not (numbers.is_floating_point() or not len(numbers))
-        if whole:
-            return operator.index(dim), numbers
-    except (TypeError, ValueError):
+        numbers = None if units is None else np.asarray(units)
+        if numbers is None or (len(numbers) and numbers.dtype.kind in "iu"):
+            given = (
+                None if numbers is None else torch.from_numpy(numbers.astype(np.int64))
+            )
+            return operator.index(dim), given
+    except (TypeError, ValueError, RuntimeError):
         pass
     raise ConfigError(
         f"groups[{group!r}][{tensor!r}] has {shown(axis)} where a dim should be: give "
@@ -166,8 +171,18 @@ def _check_mapping(name: str, given: object) -> None:
         )
 
 
-def _shape_of(array: Sequence[int] | Shaped) -> tuple[int, ...]:
-    return tuple(array.shape if hasattr(array, "shape") else array)
+def _shape_of(name: str, array: Any) -> tuple[int, ...]:
+    try:
+        sizes = array.shape if hasattr(array, "shape") else array
+        shape = tuple(map(operator.index, sizes))
+    except TypeError:
+        shape = (-1,)
+    if min(shape, default=0) < 0:
+        raise ConfigError(
+            f"shapes[{name!r}]={shown(array)} must be a shape, such as (64, 32), or "
+            "have one"
+        )
+    return shape
 
 
 def _joined(place: _Place, known: Tensor | None, fresh: Tensor) -> Tensor:

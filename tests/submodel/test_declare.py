@@ -96,7 +96,7 @@ class TestDeclaring:
         with pytest.raises(ShapeError, match=message):
             declare_plan(PERCEPTRON, {"hidden": tensors})
 
-    @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+    @pytest.mark.parametrize("kind", [list, np.array, np.uint64, torch.tensor])
     def test_units_of_any_kind(self, kind):
         plan = declare_plan(
             {"w": (2,), "v": (4,)},
@@ -121,15 +121,27 @@ class TestDeclaring:
             (PERCEPTRON, {"a": {"b1": "0"}}, r"groups\['a'\]\['b1'\] has '0' where"),
             (PERCEPTRON, {"a": {"b1": (0, [0.0, 0.5, 1.0, 1.0])}}, "a whole number"),
             (PERCEPTRON, {"a": {"b1": (0, 1, 2, 3)}}, "where a dim should be"),
+            (PERCEPTRON, {"a": {"b1": (0, [True, False] * 2)}}, "where a dim should"),
+            (PERCEPTRON, {"a": {"b1": (0, np.zeros(4, complex))}}, "where a dim shou"),
+            (PERCEPTRON, {"a": {"b1": []}}, "declare at least one group"),
+            ({"w": None}, {"a": {"w": 0}}, r"shapes\['w'\]=None must be a shape"),
+            ({"w": 4}, {"a": {"w": 0}}, r"shapes\['w'\]=4 must be a shape"),
+            ({"w": (4.0,)}, {"a": {"w": 0}}, r"=\(4\.0,\) must be a shape"),
+            ({"w": (-4,)}, {"a": {"w": 0}}, r"=\(-4,\) must be a shape"),
         ],
     )
     def test_what_says_nothing(self, shapes, groups, message):
         with pytest.raises(ConfigError, match=message):
             declare_plan(shapes, groups)
 
-    def test_a_unit_without_a_position(self):
-        with pytest.raises(ShapeError, match="unit 1 of group 'a' has no position in"):
-            declare_plan(PERCEPTRON, {"a": {"b1": (0, torch.tensor([0, 0, 2, 2]))}})
+    @pytest.mark.parametrize(
+        ("units", "absent"),
+        [([0, 0, 2, 2], 1), ([1, 1, 2, 2], 0), ([0, 1, 2, 2**40], 3)],
+    )
+    def test_a_unit_without_a_position(self, units, absent):
+        message = f"unit {absent} of group 'a' has no position in"
+        with pytest.raises(ShapeError, match=message):
+            declare_plan(PERCEPTRON, {"a": {"b1": (0, units)}})
 
     @pytest.mark.parametrize(
         ("shape", "axis"), [((0,), 0), ((4,), (0, torch.full((4,), -1)))]
