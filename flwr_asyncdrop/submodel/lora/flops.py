@@ -1,13 +1,14 @@
 """What a training step costs with some of the adapters' components left out."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
 from flwr_asyncdrop.submodel.lora.plan import LoraPlan
 from flwr_asyncdrop.submodel.lora.tensors import travelling
+from flwr_asyncdrop.submodel.lora.trial import does_not_run
 from flwr_asyncdrop.submodel.probing.kept_state import kept_state
 from flwr_asyncdrop.submodel.probing.nested import tensors_within
 from flwr_asyncdrop.submodel.probing.passes import mapped
@@ -32,6 +33,7 @@ class LoraFlops:
         The first of them counts.
     """
 
+    @torch.inference_mode(False)
     def __init__(
         self, plan: LoraPlan, model: nn.Module, example_inputs: Inputs
     ) -> None:
@@ -42,8 +44,12 @@ class LoraFlops:
         self._example = mapped(example, lambda tensor: tensor.to(device))
         self._dtypes = {n: t.dtype for n, t in travelling(self._model).items()}
 
+    @torch.inference_mode(False)  # nothing runs backward in it
     def count(self, shapes: Shapes) -> int:
-        """Return the operations of a step with tensors of these shapes."""
+        """Return the operations of a step with tensors of these shapes.
+
+        UnsupportedModelError if the model does not run on the example inputs.
+        """
         zeros = {
             n: torch.zeros(shapes[n], dtype=kind) for n, kind in self._dtypes.items()
         }
@@ -52,7 +58,11 @@ class LoraFlops:
         kept = kept_state(self._model)
         quiet = taken_for(self._model, training=False)
         with kept, quiet, plain_kernels(), torch.enable_grad(), counter:
-            outputs = tensors_within(self._example.run(self._model))
+            given = mapped(self._example, Tensor.clone)  # none is of inference mode
+            try:
+                outputs = tensors_within(given.run(self._model))
+            except Exception as error:  # whatever the model's own code raises
+                raise does_not_run(self._model, error) from error
             losses = [out.float().sum() for out in outputs if out.requires_grad]
             if losses:
                 torch.autograd.backward(losses)

@@ -21,7 +21,7 @@ from flwr_asyncdrop.submodel.lora.tensors import (
 )
 from flwr_asyncdrop.submodel.narrowing.in_place import resize_
 from flwr_asyncdrop.submodel.narrowing.patches import patch
-from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of
+from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
 
 
 def load_lora(
@@ -51,6 +51,14 @@ def load_lora(
     UnsupportedModelError
         If adapters are merged into the base.
     """
+    # What is made in inference mode never trains, and changes nowhere else.
+    made_in_it = any(tensor.is_inference() for tensor in tensors_of(model).values())
+    with torch.inference_mode(torch.is_inference_mode_enabled() and made_in_it):
+        _load(model, state, pairs)
+    return model
+
+
+def _load(model: nn.Module, state: State, pairs: Pairs | None) -> None:
     tensors = travelling(model)
     full = shapes_of(tensors)
     memory = current_memory(model, full) or LoraMemory(full, ranks_of(model))
@@ -68,7 +76,6 @@ def load_lora(
             tensor.copy_(sent[each])
     _refresh_sizes(model, tensors.values())
     skip_empty(lora_layers(model).values())
-    return model
 
 
 def _pause_empty(tensors: State, shapes: Shapes, memory: LoraMemory) -> LoraMemory:

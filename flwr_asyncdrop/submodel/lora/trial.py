@@ -75,6 +75,14 @@ def find_nonlinear(
     return tuple(adapter.name for adapter in mixed)
 
 
+def does_not_run(model: nn.Module, error: Exception) -> UnsupportedModelError:
+    """Return an error that says what a model raised on the example inputs."""
+    return UnsupportedModelError(
+        f"{type(model).__name__} does not run on the example inputs "
+        f"({kind_and_line(error)}): pass those of a forward pass"
+    )
+
+
 class _Trial:
     def __init__(
         self, model: nn.Module, plan: Plan, pairs: Pairs | None, example: Example
@@ -91,10 +99,7 @@ class _Trial:
         try:
             self._full[False] = self._run(self._state)
         except Exception as error:  # whatever the model's own code raises
-            raise UnsupportedModelError(
-                f"{type(model).__name__} does not run on the example inputs "
-                f"({kind_and_line(error)}): pass those of a forward pass"
-            ) from error
+            raise does_not_run(model, error) from error
         if any(bool(output.isnan().any()) for output in self._full[False]):
             raise UnsupportedModelError(
                 f"{type(model).__name__} gives NaN on the example inputs, with random "
@@ -178,7 +183,8 @@ class _Trial:
             given_default(),
             draws,
         ):
-            outputs = tensors_within(self._example.run(self._model))
+            given = mapped(self._example, Tensor.clone)  # the model may write on it
+            outputs = tensors_within(given.run(self._model))
         return [output for output in outputs if output.is_floating_point()]
 
     def _agree(

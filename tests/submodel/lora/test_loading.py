@@ -205,6 +205,25 @@ class TestInPlace:
         load_lora(model, {**lora_state(model)}, pairs=OWN_PAIRS)
         assert list(lora_state(model)) == [*names, "other"]
 
+    def test_what_is_loaded_in_inference_mode_trains(self):
+        model = layers()
+        plan = lora_plan(model)
+        keep = tuple(torch.tensor([1, 3]) for _ in plan.groups)
+        sent = extract(lora_state(model), plan.indices(keep))
+        with torch.inference_mode():
+            load_lora(model, sent)
+        assert gradients(model, vectors()).keys() == {
+            n for n, p in model.named_parameters() if p.requires_grad
+        }
+
+    def test_a_model_that_was_made_in_inference_mode_can_be_loaded_in_it(self):
+        with torch.inference_mode():
+            model = layers()
+            plan = lora_plan(model)
+            keep = tuple(torch.tensor([1, 3]) for _ in plan.groups)
+            load_lora(model, extract(lora_state(model), plan.indices(keep)))
+            assert model(vectors()).shape == (4, 8)
+
 
 class TestSkipping:
     def shapes_of_saved_activations(self, model, x):

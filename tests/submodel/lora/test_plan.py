@@ -171,6 +171,17 @@ class TestUnits:
         assert torch.equal(model(tokens()), output)
         assert model.training is False or model.training is True
 
+    def test_inputs_that_the_model_writes_on(self):
+        class Writing(Layers):
+            def forward(self, x):
+                return super().forward(x.mul_(2))
+
+        config = peft.LoraConfig(r=4, target_modules=["up", "down"])
+        model, x = peft.get_peft_model(Writing(), config), vectors()
+        plan = lora_plan(model, x)
+        LoraFlops(plan, model, x).count(plan.shapes)
+        assert torch.equal(x, vectors())
+
     def test_what_the_base_counts_is_put_back(self):
         class Counting(Own):
             def __init__(self):
@@ -488,6 +499,25 @@ class TestFlops:
 
     def test_depth_saves_more_at_the_bottom(self):
         assert self.count(0) < self.count(1) < self.count(2)
+
+    @pytest.mark.parametrize("inputs_alone", [False, True])
+    def test_in_inference_mode(self, inputs_alone):
+        model = layers()
+        plan = lora_plan(model)
+        outside = LoraFlops(plan, model, vectors()).count(plan.shapes)
+        with torch.inference_mode():
+            x = vectors()
+            inside = LoraFlops(plan, model, x).count(plan.shapes)
+        if inputs_alone:
+            inside = LoraFlops(plan, model, x).count(plan.shapes)
+        assert inside == outside
+
+    def test_inputs_that_do_not_fit(self):
+        model = layers()
+        plan = lora_plan(model)
+        counter = LoraFlops(plan, model, vectors(9))
+        with pytest.raises(UnsupportedModelError, match="does not run on the example"):
+            counter.count(plan.shapes)
 
     def test_the_model_has_no_gradients_after(self):
         model = layers()
