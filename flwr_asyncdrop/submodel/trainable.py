@@ -1,7 +1,7 @@
 """Which tensors of a model train: what the module says, or what is named."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from difflib import get_close_matches
 from typing import TypeAlias
 
@@ -90,7 +90,8 @@ def _found(names: Sequence[str], wanted: Collection[str]) -> Iterator[str]:
         if not found:
             modules = {n[:end] for n in names for end in _dots(n)}
             close = get_close_matches(each, sorted(modules | set(names)), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"it has {names[0]!r}"
+            has = repr(names[0]) if names else "no tensors"
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {has}"
             raise ConfigError(
                 f"trainable={each!r} is no module or parameter of the model: {hint}"
             )
@@ -101,10 +102,10 @@ def _dots(name: str) -> list[int]:
     return [at for at, letter in enumerate(name) if letter == "."]
 
 
-def _tied_to_trained(frozen: Collection[str], own: dict[str, Tensor]) -> set[str]:
+def _tied_to_trained(frozen: Set[str], own: dict[str, Tensor]) -> set[str]:
     """Return the names of parameters that train under another name."""
     names: dict[int, set[str]] = defaultdict(set)
     for name, tensor in own.items():
         names[id(tensor)].add(name)
-    tied = (same for same in names.values() if not same <= set(frozen))
+    tied = (same for same in names.values() if not same <= frozen)
     return {name for same in tied for name in same}

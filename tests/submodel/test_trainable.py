@@ -115,6 +115,11 @@ def test_a_name_that_is_not_there_is_refused(trainable, hint):
         frozen(Net(), trainable)
 
 
+def test_a_name_in_a_model_without_tensors_is_refused():
+    with pytest.raises(ConfigError, match=r"'head' is no module .* it has no tensors"):
+        frozen_names([], nn.ReLU(), "head")
+
+
 @pytest.mark.parametrize("trainable", ["", [], [1], 3, {"head": 1, 2: 0}, [""], ()])
 def test_what_is_no_name_is_refused(trainable):
     with pytest.raises(ConfigError, match="must be a name of a module"):
