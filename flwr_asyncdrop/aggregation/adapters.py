@@ -3,14 +3,24 @@
 import torch
 from torch import Tensor
 
-from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.exceptions import ShapeError, UnsupportedModelError
 from flwr_asyncdrop.submodel import Adapter, Indices, Pairs, State, find_adapters
 from flwr_asyncdrop.submodel.types import shapes_of
 
 
 def adapters_of(state: State, pairs: Pairs | None) -> tuple[Adapter, ...]:
-    """Return the adapters of a state; see `find_adapters`."""
-    return find_adapters(shapes_of(state), pairs)
+    """Return the adapters of a state; see `find_adapters`.
+
+    UnsupportedModelError if their numbers are complex.
+    """
+    found = find_adapters(shapes_of(state), pairs)
+    for adapter in found:
+        if state[adapter.a].is_complex() or state[adapter.b].is_complex():
+            raise UnsupportedModelError(
+                f"the factors of {adapter.name} are complex, and products of real "
+                "numbers alone are merged: choose another aggregator, e.g. Mixing"
+            )
+    return found
 
 
 def without_factors(state: State, adapters: tuple[Adapter, ...]) -> State:

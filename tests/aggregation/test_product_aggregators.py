@@ -14,7 +14,7 @@ from flwr_asyncdrop.aggregation import (
     combiner,
     weighting,
 )
-from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.exceptions import ConfigError, ShapeError, UnsupportedModelError
 from tests.aggregation.adapters import (
     HEAD,
     A,
@@ -243,6 +243,12 @@ class TestRefusals:
             aggregator.extra(state)  # before the first task is sent
         with pytest.raises(ConfigError, match=why):
             aggregator.merge(state, update(state, state))
+
+    @pytest.mark.parametrize("aggregator", [ProductMixing(), ProductBuffered(1)])
+    def test_complex_factors(self, aggregator):
+        state = {n: tensor.to(torch.complex64) for n, tensor in random_state(0).items()}
+        with pytest.raises(UnsupportedModelError, match="factors of q are complex"):
+            aggregator.extra(state)
 
     def test_options(self):
         with pytest.raises(ConfigError, match="alpha"):
