@@ -21,7 +21,10 @@ from flwr_asyncdrop.submodel.lora.tensors import (
 )
 from flwr_asyncdrop.submodel.narrowing.in_place import resize_
 from flwr_asyncdrop.submodel.narrowing.patches import patch
+from flwr_asyncdrop.submodel.narrowing.wrappers import PREFIXES
 from flwr_asyncdrop.submodel.types import Shapes, State, shapes_of, tensors_of
+
+_SAME = "build the same model on the server and on the client"
 
 
 def load_lora(
@@ -99,12 +102,12 @@ def _check_shapes(
     model: str, full: Shapes, sent: Shapes, adapters: Iterable[Adapter]
 ) -> None:
     complaint = f"these arrays are not those of the adapters of {model}"
-    fix = "build the same model on the server and on the client"
     for name in sorted(full.keys() ^ sent.keys()):
         found = "the model does not have" if name in sent else "they lack"
-        raise ShapeError(
-            f"{complaint}: {found} {name}; {fix}, and send lora_state(model)"
-        )
+        fix = f"{_SAME}, and send lora_state(model)"
+        if inner := _inside(full, sent):
+            fix = f"load the model inside of it, .{inner}, and send its lora_state"
+        raise ShapeError(f"{complaint}: {found} {name}; {fix}")
     allowed = {name: [shape] for name, shape in full.items()}
     for adapter in adapters:
         rank = dict(enumerate(sent[adapter.a])).get(adapter.a_dim, adapter.rank)
@@ -117,8 +120,17 @@ def _check_shapes(
         if sent[name] not in shapes:
             raise ShapeError(
                 f"{complaint}: {name} has shape {sent[name]}, where {shapes[0]} "
-                f"belongs; {fix}"
+                f"belongs; {_SAME}"
             )
+
+
+def _inside(full: Iterable[str], sent: Iterable[str]) -> str:
+    """Return where a wrapper, such as torch.compile's, has the model; "" if none is."""
+    for prefix in PREFIXES:
+        wraps = all(name.startswith(prefix) for name in full)
+        if wraps and not any(name.startswith(prefix) for name in sent):
+            return prefix.removesuffix(".")
+    return ""
 
 
 def _with(shape: tuple[int, ...], dim: int, size: int) -> tuple[int, ...]:

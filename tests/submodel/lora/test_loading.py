@@ -496,6 +496,15 @@ class TestRefusals:
         with pytest.raises(ShapeError, match=message):
             load_lora(model, sent)
 
+    @pytest.mark.parametrize("inner", ["_orig_mod", "module"])
+    def test_a_model_that_is_wrapped(self, inner):
+        """As torch.compile does it, and DataParallel."""
+        model = layers()
+        wrapped = nn.Sequential(OrderedDict({inner: model}))
+        message = rf"load the model inside of it, \.{inner}, and send its lora_state"
+        with pytest.raises(ShapeError, match=message):
+            load_lora(wrapped, lora_state(model))
+
     @pytest.mark.parametrize(
         ("name", "shape"),
         [
