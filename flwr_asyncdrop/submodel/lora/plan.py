@@ -104,7 +104,8 @@ def lora_plan(
     Raises
     ------
     ConfigError
-        If there are no adapters, an option is none of these, or a module with adapters
+        If there are no adapters, an option is none of these, a PEFT model trains
+        parameters that are not in what `lora_state` returns, or a module with adapters
         of its own or with `pairs` comes without example inputs.
     ShapeError
         If two factors do not fit, or do not tell their rank.
@@ -120,6 +121,7 @@ def lora_plan(
         tensors = travelling(model)
         shapes, parameters = shapes_of(tensors), parameters_of(tensors)
         _check_full(model, shapes)
+        _check_all_travels(model, tensors)
     else:
         tensors = {n: array for n, array in model.items() if isinstance(array, Tensor)}
         shapes = {name: tuple(array.shape) for name, array in model.items()}
@@ -222,6 +224,18 @@ def _check_full(model: nn.Module, shapes: Shapes) -> None:
             f"load_lora has narrowed this {type(model).__name__}: load all components, "
             "or plan another one at full rank"
         )
+
+
+def _check_all_travels(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError if a PEFT model trains what PEFT does not hand out."""
+    travels = {id(tensor) for tensor in tensors.values()}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and id(parameter) not in travels:
+            raise ConfigError(
+                f"{name} trains, and would not travel: name its module in "
+                "modules_to_save of the LoraConfig, or freeze it with "
+                "requires_grad_(False)"
+            )
 
 
 def _check_untied(tensors: Mapping[str, Tensor], adapters: Sequence[Adapter]) -> None:

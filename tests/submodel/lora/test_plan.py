@@ -468,6 +468,14 @@ class TestRefusals:
         with pytest.raises(UnsupportedModelError, match=r"merged.*model.train\(\)"):
             load_lora(model, lora_state(model))
 
+    def test_parameters_that_train_and_would_not_travel(self):
+        model = text()
+        model.base_model.model.head.bias.requires_grad_(True)
+        with pytest.raises(
+            ConfigError, match=r"model\.head\.bias trains, and would not"
+        ):
+            lora_plan(model)
+
     def test_a_frozen_model(self):
         with pytest.raises(ConfigError, match="Linear trains nothing"):
             lora_plan(nn.Linear(2, 2).requires_grad_(False))
