@@ -27,6 +27,7 @@ from flwr_asyncdrop.submodel.types import (
     check_module,
     examples_of,
     frozen_of,
+    shapes_of,
     tensors_of,
 )
 from flwr_asyncdrop.submodel.verification.training import as_given
@@ -64,13 +65,15 @@ def savings(
     Where a count of units is rounded by chance, a row is the mean of a few draws. The
     model and each submodel run once, on the first of the inputs that `plan_submodels`
     takes. Bytes are those that travel: parameters without ``requires_grad`` do not,
-    unless all are so. A rate outside [0, 1) raises ConfigError.
+    unless all are so. A rate outside [0, 1), or the plan of another model, raises
+    ConfigError.
     """
     check_module(model)
     example_inputs = examples_of(example_inputs, example_kwargs)
     for rate in rates:
         if not 0 <= rate < 1:
             raise ConfigError(f"rates={rates!r} must all be in [0, 1)")
+    _check_plan_of(plan, model)
     state = model.state_dict()
     all_bytes, all_flops = _num_bytes(model), step_flops(model, example_inputs)
     rows = []
@@ -87,6 +90,17 @@ def savings(
         ratios = (size / max(all_bytes, 1), flops / all_flops if all_flops else 1.0)
         rows.append(SubmodelCost(rate, size, ratios[0], flops, ratios[1]))
     return tuple(rows)
+
+
+def _check_plan_of(plan: Plan, model: nn.Module) -> None:
+    shapes, kind = shapes_of(tensors_of(model)), type(model).__name__
+    for name, shape in plan.shapes.items():
+        if shapes.get(name) != shape:
+            raise ConfigError(
+                f"the plan has {name} of shape {shape}, and {kind} does not: pass the "
+                "model that the plan was made of; of PEFT's adapters savings does not "
+                "tell"
+            )
 
 
 def _draws(plan: Plan, rate: float) -> Counter[tuple[int, ...]]:

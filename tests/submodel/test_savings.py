@@ -86,6 +86,15 @@ def test_rate_out_of_range(model, rate):
         savings(plan, model, inputs, (0.5, rate))
 
 
+@pytest.mark.parametrize("other", [Words(), nn.Linear(3, 2), nn.Linear(2, 3)])
+def test_the_plan_of_another_model_is_refused(other):
+    plan = declare_plan({"weight": (4, 3)}, {"units": {"weight": 0}})
+    with pytest.raises(
+        ConfigError, match=r"the plan has weight of shape \(4, 3\), and"
+    ):
+        savings(plan, other, torch.zeros(1, 3))
+
+
 def test_submodels_hold_the_tables_that_their_forward_pass_reads():
     class Looks(nn.Sequential):
         def __init__(self):
