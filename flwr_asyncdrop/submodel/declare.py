@@ -120,10 +120,10 @@ class _Place(NamedTuple):
                 f"the units of dim {self.dim} of {self.tensor!r} must be {self.length} "
                 f"numbers in -1..{size - 1}, one for each position"
             )
-        known = units[units >= 0].unique()
+        known = sorted(set(units[units >= 0].tolist()))
         if len(known) < size:
-            gaps = (known != torch.arange(len(known))).nonzero()
-            absent = int(gaps[0]) if len(gaps) else len(known)
+            gaps = (n for n, unit in enumerate(known) if n != unit)
+            absent = next(gaps, len(known))
             raise ShapeError(
                 f"unit {absent} of group {self.group!r} has no position in dim "
                 f"{self.dim} of {self.tensor!r}: number units from 0, without gaps"
