@@ -37,7 +37,9 @@ def skip_empty(layers: Iterable[Any]) -> None:
             factors = _factors(layer, adapter)
             if len(factors[0]) == 0 and adapter in active:
                 active.remove(adapter)
-                skipped.trains[adapter] = [each.requires_grad for each in factors]
+                # PEFT has frozen what is disabled, and lets all of it train after.
+                off = layer.disable_adapters
+                skipped.trains[adapter] = [off or f.requires_grad for f in factors]
             elif len(factors[0]) > 0 and adapter in skipped.trains:
                 trained = skipped.trains.pop(adapter)
                 active.append(adapter)

@@ -328,6 +328,17 @@ class TestSkipping:
         assert layer.lora_B["default"].weight.requires_grad
         assert layer.lora_A["default"].weight.requires_grad == (frozen == "nothing")
 
+    def test_what_is_left_out_while_adapters_are_disabled_trains_again(self):
+        model = layers()
+        state = {name: tensor.clone() for name, tensor in lora_state(model).items()}
+        plan = lora_plan(model, units="layers")
+        with model.disable_adapter():
+            load_lora(model, extract(state, plan.indices((torch.tensor([0]),))))
+        load_lora(model, state)
+        assert (
+            gradients(model, vectors()).keys() == gradients(layers(), vectors()).keys()
+        )
+
     def test_inside_another_module(self):
         model = nn.Sequential(text(modules_to_save=None))
         full = copy.deepcopy(model)
