@@ -8,7 +8,7 @@ from functools import cache
 from inspect import signature
 from typing import Final
 
-_HOMES: Final = ("flwr.supercore.exit", "flwr.common.exit")
+_HOME: Final = "flwr.supercore.exit"
 _FIRST: Final = "run_before_force_exit"
 PATIENCE: Final = 60.0
 """Seconds that a handler may take, so that the process ends at some time."""
@@ -21,19 +21,17 @@ def before_exit(handler: Callable[[], None]) -> float:
 
     It calls it in the main thread after a signal, and after ``flwr stop``, which sends
     the process one. Return how many seconds the handler may take, 0 where Flower has no
-    handlers. Seen in flwr 1.34 to 1.42, and elsewhere in 1.31.
+    handlers. Seen in flwr 1.33 to 1.42.
     """
-    for home in _HOMES:
-        try:
-            add = importlib.import_module(home).add_exit_handler
-        except (ImportError, AttributeError):
-            continue
-        if _FIRST in signature(add).parameters:
-            add(handler, **{_FIRST: True})
-            return PATIENCE
-        add(handler)
-        return _FORCED
-    return 0.0
+    try:
+        add = importlib.import_module(_HOME).add_exit_handler
+    except (ImportError, AttributeError):
+        return 0.0
+    if _FIRST in signature(add).parameters:
+        add(handler, **{_FIRST: True})
+        return PATIENCE
+    add(handler)
+    return _FORCED
 
 
 @cache

@@ -16,14 +16,12 @@ PullMessages = Callable[[list[str]], Iterable[Message]]
 def refusals() -> tuple[type[BaseException], ...]:
     """Return what Flower raises for HTTP's 403 and gRPC's PERMISSION_DENIED.
 
-    It is no `Exception`. Seen in flwr 1.32 to 1.42, and elsewhere in 1.31.
+    It is no `Exception`. Seen in flwr 1.33 to 1.42.
     """
-    for home in ("flwr.supercore.run", "flwr.common.typing"):
-        try:
-            return (importlib.import_module(home).RunNotRunningException,)
-        except (ImportError, AttributeError):
-            continue
-    return ()
+    try:
+        return (importlib.import_module("flwr.supercore.run").RunNotRunningException,)
+    except (ImportError, AttributeError):
+        return ()
 
 
 GRID_ERRORS: tuple[type[BaseException], ...] = (Exception, *refusals())

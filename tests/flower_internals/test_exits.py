@@ -53,14 +53,12 @@ def test_python_alone_would_wait():
 
 @pytest.fixture
 def flower(monkeypatch):
-    """Flower, as a version of it that has these functions in these modules."""
+    """Flower, as a version of it that has these functions."""
 
-    def version(**modules):
-        for home in exits._HOMES:
-            module = ModuleType(home)
-            for key, value in modules.get(home.split(".")[1], {}).items():
-                setattr(module, key, value)
-            monkeypatch.setitem(sys.modules, home, module)
+    def version(**functions):
+        module = ModuleType(exits._HOME)
+        vars(module).update(functions)
+        monkeypatch.setitem(sys.modules, exits._HOME, module)
 
     return version
 
@@ -71,15 +69,14 @@ def test_a_handler_comes_before_flower_ends_the_process_by_force(flower):
     def add(handler, *, run_before_force_exit=False):
         asked.append((handler, run_before_force_exit))
 
-    flower(supercore={"add_exit_handler": add})
+    flower(add_exit_handler=add)
     assert exits.before_exit(print) == exits.PATIENCE
     assert asked == [(print, True)]
 
 
-@pytest.mark.parametrize("home", ["supercore", "common"])
-def test_where_it_cannot_it_is_to_hurry(flower, home):
+def test_where_it_cannot_it_is_to_hurry(flower):
     asked = []
-    flower(**{home: {"add_exit_handler": lambda handler: asked.append(handler)}})
+    flower(add_exit_handler=lambda handler: asked.append(handler))
     assert 0 < exits.before_exit(print) < 5
     assert asked == [print]
 
