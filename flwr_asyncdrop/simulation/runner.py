@@ -6,6 +6,7 @@ import pickle
 import sys
 import traceback
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr.app import Context, Error, Message
@@ -59,6 +60,13 @@ class ClientCall:
             return self.fail(one_line(error))
         fault = self._fault(reply)
         return self.fail(fault) if fault else Answer(reply, self.context)
+
+    def read(self, unpickled: Callable[[], Answer]) -> Answer:
+        """Return the answer that another process gave, or an Error reply for it."""
+        try:
+            return unpickled()
+        except Exception as error:  # whatever a user's class raises
+            return self.fail(f"The ClientApp's reply cannot be read: {one_line(error)}")
 
     def fail(self, reason: str, *, crashed: bool = False) -> Answer:
         """Answer with an Error reply; `reason` is one line.

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
-from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, pickled
 from flwr_asyncdrop.simulation.fork_server import (
     LAST_PRELOADED,
@@ -297,14 +297,8 @@ class WorkerPool(Runner):
                 worker.watch = Watch(self._limits)  # idle is who answers nothing
                 self._again.discard(call.message.metadata.message_id)
                 self._free.append(notice.slot)
-                self._answers.append(self._read(notice, call))
-
-    def _read(self, notice: Notice, call: ClientCall) -> Answer:
-        try:
-            answer: Answer = self._slots[notice.slot].read(notice.size)
-        except Exception as error:  # whatever a user's class raises as it is unpickled
-            return call.fail(f"The ClientApp's reply cannot be read: {one_line(error)}")
-        return answer
+                slot = self._slots[notice.slot]
+                self._answers.append(call.read(partial(slot.read, notice.size)))
 
     def _replace(self, worker: _Worker, trouble: str = "") -> None:
         """Start another worker for one that is dead or in trouble.

@@ -88,6 +88,20 @@ def test_each_call_is_answered_and_contexts_go_on(use, actors):
         assert runner.losses == 0
 
 
+def test_a_reply_that_cannot_be_read_is_an_error_reply(use, monkeypatch):
+    use(FakeRay([Node("one")]))
+
+    def unreadable(_):
+        raise OSError("not mine")  # as a user's class may where it is unpickled
+
+    with grid_on(actors=1) as (grid, _):
+        with monkeypatch.context() as patch:
+            patch.setattr(runner_module, "from_parts", unreadable)
+            (reply,) = grid.send_and_receive([task(1000)])
+        assert reply.error.reason.endswith("cannot be read: OSError: not mine")
+        assert numbers(grid.send_and_receive([task(1000)])) == [(1000, [0])]
+
+
 def test_as_many_actors_as_fit_and_less_of_them_side_by_side(use):
     for share, expected in ((1, 5), (2, 2), (9, 1)):
         ray = use(FakeRay([Node("one", 3), Node("two", 2), Node("x", 9, alive=False)]))

@@ -242,12 +242,12 @@ class RayRunner(Runner):
         actor.held -= 1
         message_id = call.message.metadata.message_id
         try:
-            answer: Answer = from_parts(self._ray.get(reference))
+            parts = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             self._lost(call, actor, error)
             return
         self._times_lost.pop(message_id, None)
-        yield answer
+        yield call.read(lambda: from_parts(parts))
 
     def _lost(self, call: ClientCall, actor: Actor, error: Exception) -> None:
         """Let a call run again, or end the run if it was lost too often."""
