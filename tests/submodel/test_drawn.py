@@ -11,6 +11,7 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel.probing.alone import drawing_alone
 from flwr_asyncdrop.submodel.probing.drawn import Follower, Source, Watch
 from tests.submodel.networks import seeded, vectors
 
@@ -109,18 +110,54 @@ def test_functions_that_draw_are_put_back():
     assert own == (random.random, random.randint, np.random.rand)
 
 
-def test_other_threads_draw_plain_numbers():
+def _elsewhere(function):
+    """Return what a function gives in another thread."""
     drawn = []
+    thread = threading.Thread(target=lambda: drawn.append(function()))
+    thread.start()
+    thread.join()
+    return drawn[0]
+
+
+DRAWS = {
+    "a number": lambda: random.random(),
+    "a choice": lambda: random.choice([0.5, 1.0]),
+    "of NumPy's": lambda: np.random.rand(),
+    "a permutation": lambda: float(np.random.permutation(3)[0]),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_other_threads_draw_plain_numbers_from_generators_of_their_own(draw):
+    """A server's threads may, at any moment: that changes no plan."""
+    kinds = set()
 
     def between(_, h):
-        thread = threading.Thread(target=lambda: drawn.append(random.random()))
-        thread.start()
-        thread.join()
+        kinds.add(type(_elsewhere(draw)))
         return h * random.random()
 
-    with pytest.raises(UnsupportedModelError, match="or drawn at random"):
-        groups(between)
-    assert {type(number) for number in drawn} == {float}
+    assert groups(between) == ["a"]
+    assert kinds == {float}
+
+
+def test_a_model_that_draws_in_other_threads_is_not_the_same_each_time():
+    with pytest.raises(UnsupportedModelError, match="something else each time"):
+        groups(lambda _, h: h * _elsewhere(random.random))
+
+
+def test_the_global_generators_are_as_they_were_and_other_threads_own():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    with drawing_alone():
+        _elsewhere(random.random)
+        _elsewhere(np.random.rand)
+        assert random.getstate() == before[0]
+        random.seed(0)
+        first = random.random()
+        with drawing_alone():
+            random.seed(0)
+            assert random.random() == first
+    random.setstate(before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
 
 
 OF_THIS_FILE = random.Random(1)
@@ -177,7 +214,7 @@ def test_two_threads_that_plan_leave_the_generators_as_they_were():
     def other():
         inside.wait(30.0)
         follower = Follower(Source(Watch(), bool), lambda _: None)
-        with follower.following():
+        with drawing_alone(), follower.following():
             ended.set()
             first.join(1.0)
 

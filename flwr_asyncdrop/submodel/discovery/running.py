@@ -121,6 +121,10 @@ class Running(Watch):
         """Whether what is running reads lengths or counts alone."""
         return self.in_cell or self._frames[-1].only_counts
 
+    def begin(self) -> None:
+        """Look for draws from now on: those of other threads have come to an end."""
+        self._states = states_of(self._generators)
+
     def note_variable(self, tensor: Tensor) -> None:
         """Note that `tensor` may have other values in another pass."""
         self._variable[tensor] = _Varies.DATA

@@ -29,7 +29,6 @@ _NUMPY = (
 _DRAWING: tuple[tuple[ModuleType, Sequence[str]], ...]
 _DRAWING = (random, _PYTHON), (np.random, _NUMPY)
 _MAKING = (torch.tensor, torch.as_tensor)
-_one_at_a_time = threading.RLock()  # modules have their functions for all threads
 # Functions that take a number as a value among others, whatever it is.
 _COMPUTING = (
     *("tensor", "as_tensor", "add", "sub", "mul", "div", "lerp"),
@@ -42,6 +41,9 @@ class Watch:
 
     What is drawn `by_level` is another number in passes of another level.
     """
+
+    def begin(self) -> None:
+        """Note that from now on this thread alone draws from global generators."""
 
     def note_drawn(self, tensor: Tensor, *, by_level: bool = False) -> None:
         """Note that `tensor` has been drawn, or made of a number that was."""
@@ -242,24 +244,20 @@ class Follower(TorchFunctionMode):
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Put itself in the place of functions that draw, until the context ends.
-
-        A thread that plans another model waits until then.
-        """
-        with _one_at_a_time:
-            own = [
-                (module, name, getattr(module, name))
-                for module, names in _DRAWING
-                for name in names
-            ]
-            try:
-                for module, name, function in own:
-                    setattr(module, name, self._drawing(function))
-                with self:
-                    yield
-            finally:
-                for module, name, function in own:
-                    setattr(module, name, function)
+        """Put itself in the place of functions that draw, until the context ends."""
+        own = [
+            (module, name, getattr(module, name))
+            for module, names in _DRAWING
+            for name in names
+        ]
+        try:
+            for module, name, function in own:
+                setattr(module, name, self._drawing(function))
+            with self:
+                yield
+        finally:
+            for module, name, function in own:
+                setattr(module, name, function)
 
     def _drawing(self, function: Callable[..., Any]) -> Callable[..., Any]:
         watch = self._source.watch

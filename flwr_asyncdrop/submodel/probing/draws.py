@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from flwr_asyncdrop.submodel.dispatch import DispatchMode
+from flwr_asyncdrop.submodel.probing.alone import drawing_alone
 from flwr_asyncdrop.submodel.probing.drawn import Follower, Source, Watch
 
 Outcomes: TypeAlias = Mapping[int, bool]
@@ -74,6 +75,8 @@ class FixedDraws(DispatchMode):
     def __enter__(self) -> Self:
         """Begin, and follow numbers that Python draws."""
         super().__enter__()  # type: ignore[no-untyped-call]
+        self._stack.enter_context(drawing_alone())
+        self._watch.begin()
         if self._follows:
             self._stack.enter_context(self._follower.following())
         return self
