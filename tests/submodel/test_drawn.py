@@ -145,6 +145,21 @@ def test_a_model_that_draws_in_other_threads_is_not_the_same_each_time():
         groups(lambda _, h: h * _elsewhere(random.random))
 
 
+@pytest.mark.parametrize("module", [random, np.random])
+def test_other_threads_may_seed_theirs(module):
+    def seeded_draw():
+        module.seed(3)
+        return module.uniform(0, 1)
+
+    expected = seeded_draw()
+    with drawing_alone():
+        module.seed(0)
+        before = module.uniform(0, 1)
+        module.seed(0)
+        assert _elsewhere(seeded_draw) == expected
+        assert module.uniform(0, 1) == before
+
+
 def test_the_global_generators_are_as_they_were_and_other_threads_own():
     before = random.getstate(), np.random.get_state()[1].tolist()
     with drawing_alone():

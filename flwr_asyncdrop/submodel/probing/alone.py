@@ -42,7 +42,8 @@ def _shared(
 ) -> Iterator[tuple[ModuleType, str, _Function]]:
     """Yield the functions of a module that draw from its own generator, divided."""
     for name, function in list(vars(module).items()):
-        if getattr(function, "__self__", None) is own:
+        # NumPy's seed is no method of its generator.
+        if getattr(function, "__self__", None) is own or name == "seed":
             yield module, name, _divided(function, getattr(elsewhere, name))
 
 
