@@ -6,7 +6,8 @@ named in what is saved, so loading cannot run anything.
 """
 
 import types
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import (
@@ -98,19 +99,13 @@ def state_to_save(owner: Stateful) -> StateDict:
     """
     if _is_ours(owner.state_dict):
         return owner.state_dict()
-    try:
+    name = type(owner).__name__
+    with _called(f"{name}.state_dict() cannot be called", "correct it"):
         state = owner.state_dict()
-    except CheckpointError:
-        raise
-    except Exception as error:  # whatever the user's own code raises
-        raise CheckpointError(
-            f"{type(owner).__name__}.state_dict() cannot be called "
-            f"({one_line(error)}): correct it"
-        ) from error
     if not isinstance(state, Mapping):
         raise CheckpointError(
-            f"{type(owner).__name__}.state_dict() returned a {type(state).__name__}: "
-            "return a dict with strings as keys"
+            f"{name}.state_dict() returned a {type(state).__name__}: return a dict "
+            "with strings as keys"
         )
     return ChangingState(state)
 
@@ -123,16 +118,22 @@ def load_saved(owner: Stateful, state: StateDict) -> None:
     if _is_ours(owner.load_state_dict):
         owner.load_state_dict(state)
         return
-    try:
+    with _called(
+        f"{type(owner).__name__} cannot load what its state_dict returned",
+        "correct load_state_dict, or start the run again without resume",
+    ):
         owner.load_state_dict(state)
+
+
+@contextmanager
+def _called(fault: str, fix: str) -> Iterator[None]:
+    """Call code of a user's own: what it raises is one line of a CheckpointError."""
+    try:
+        yield
     except CheckpointError:
         raise
-    except Exception as error:  # whatever the user's own code raises
-        raise CheckpointError(
-            f"{type(owner).__name__} cannot load what its state_dict returned "
-            f"({one_line(error)}): correct load_state_dict, or start the run again "
-            "without resume"
-        ) from error
+    except Exception as error:  # whatever it is
+        raise CheckpointError(f"{fault} ({one_line(error)}): {fix}") from error
 
 
 def _is_ours(method: object) -> bool:
