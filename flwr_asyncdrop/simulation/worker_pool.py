@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -27,6 +26,7 @@ from flwr_asyncdrop.simulation.fork_server import (
 )
 from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.liveness import LivenessLimits, Watch, look
+from flwr_asyncdrop.simulation.pool_worker import PoolWorker
 from flwr_asyncdrop.simulation.runner import Answer, ClientCall, Runner
 from flwr_asyncdrop.simulation.startable import MAIN, check_startable, module_of
 from flwr_asyncdrop.simulation.transport import READY, Notice, Slot, read_failure
@@ -44,55 +44,6 @@ _NO_FORK_SERVER = "has lost its fork server"
 _main_module = threading.Lock()
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class _Worker:
-    """A worker process, with both ends of its channel.
-
-    The far end stays open here to take back notices that the worker has not read: the
-    system gives each notice to one reader only, so a call is either taken back or
-    begun, never both.
-    """
-
-    process: BaseProcess
-    channel: socket.socket
-    far_end: socket.socket
-    watch: Watch
-    gpu: str
-    is_ready: bool = False
-    held: dict[int, ClientCall] = field(default_factory=dict)
-    """The calls that it has, by slot."""
-    started: int | None = None
-
-    @property
-    def pid(self) -> int:
-        """Its number, which a process that was started has."""
-        return self.process.pid or 0
-
-    @property
-    def is_there(self) -> bool:
-        """Whether its process has not ended, whatever is said of it."""
-        sight = look(self.pid)
-        if sight is None or sight.is_gone:
-            return False
-        return sight.started == self.started
-
-    def give(self, notice: Notice, call: ClientCall) -> None:
-        self.held[notice.slot] = call
-        notice.send(self.channel)
-
-    def take_back(self) -> tuple[Notice, ClientCall] | None:
-        """Take back the oldest call that the worker has not begun, if any."""
-        notice = Notice.receive(self.far_end, wait=False)
-        return None if notice is None else (notice, self.held.pop(notice.slot))
-
-    def close(self, limits: LivenessLimits) -> None:
-        self.channel.close()
-        self.far_end.close()
-        end_process(self.process, self.started, limits)
-        with suppress(ValueError):  # not even its fork server's death has ended it
-            self.process.close()
 
 
 class WorkerPool(Runner):
@@ -135,7 +86,7 @@ class WorkerPool(Runner):
         )
         self._selector = selectors.DefaultSelector()
         self._slots: list[Slot] = []
-        self._workers: list[_Worker] = []
+        self._workers: list[PoolWorker] = []
         self._failed_starts = 0
         self._failure: Exception | None = None
         self._answers: list[Answer] = []
@@ -189,9 +140,9 @@ class WorkerPool(Runner):
             return answers
 
     def _take(self, events: Iterable[tuple[selectors.SelectorKey, int]]) -> None:
-        dead: list[_Worker] = []
+        dead: list[PoolWorker] = []
         for key, _ in events:
-            worker: _Worker = key.data
+            worker: PoolWorker = key.data
             if key.fileobj is worker.channel:
                 self._receive(worker)
             else:
@@ -267,7 +218,7 @@ class WorkerPool(Runner):
             slot.close()
         self._selector.close()
 
-    def _start(self, gpu: str) -> _Worker:
+    def _start(self, gpu: str) -> PoolWorker:
         channel, far_end = socket.socketpair()
         process = self._context.Process(
             target=serve,
@@ -277,7 +228,7 @@ class WorkerPool(Runner):
         hidden = nullcontext() if self._needs_main else no_main_module()
         with _main_module, hidden:
             start_process(process, self._limits)
-        worker = _Worker(process, channel, far_end, Watch(self._limits), gpu)
+        worker = PoolWorker(process, channel, far_end, Watch(self._limits), gpu)
         sight = look(worker.pid)
         worker.started = None if sight is None else sight.started
         self._workers.append(worker)
@@ -285,7 +236,7 @@ class WorkerPool(Runner):
         self._selector.register(process.sentinel, selectors.EVENT_READ, worker)
         return worker
 
-    def _receive(self, worker: _Worker) -> None:
+    def _receive(self, worker: PoolWorker) -> None:
         while notice := Notice.receive(worker.channel, wait=False):
             if notice == READY:
                 worker.is_ready = True
@@ -300,7 +251,7 @@ class WorkerPool(Runner):
                 slot = self._slots[notice.slot]
                 self._answers.append(call.read(partial(slot.read, notice.size)))
 
-    def _replace(self, worker: _Worker, trouble: str = "") -> None:
+    def _replace(self, worker: PoolWorker, trouble: str = "") -> None:
         """Start another worker for one that is dead or in trouble.
 
         The call that it had begun is run again if it was in trouble, and answered for

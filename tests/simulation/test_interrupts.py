@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.simulation import LocalGrid, worker_pool
+from flwr_asyncdrop.simulation import LocalGrid, pool_worker
 from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.transport import Notice, Slot
@@ -63,7 +63,7 @@ def test_it_loses_no_answer(owner, name, monkeypatch):
 
 def test_it_does_not_keep_workers_from_being_ended(monkeypatch):
     grid = LocalGrid(APP, num_nodes=1, workers=2)
-    end_process, calls = worker_pool.end_process, []
+    end_process, calls = pool_worker.end_process, []
 
     def end(*arguments):
         end_process(*arguments)
@@ -71,7 +71,7 @@ def test_it_does_not_keep_workers_from_being_ended(monkeypatch):
         if len(calls) == 1:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(worker_pool, "end_process", end)
+    monkeypatch.setattr(pool_worker, "end_process", end)
     with pytest.raises(KeyboardInterrupt):
         grid.close()
     assert len(calls) == 2
