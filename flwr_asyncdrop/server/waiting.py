@@ -22,11 +22,12 @@ def lacks_updates(
     fleet = dispatcher.fleet
     if len(state.waiting) >= slots:
         return True
-    # Where only some are waited for, a step with those that are there will do.
-    if fleet.profiles is None and aggregator.waits_for < slots:
+    real = fleet.profiles is None
+    # With some gone, or where only some are waited for, those that are there will do.
+    if real and (aggregator.waits_for < slots or len(fleet.present) < slots):
         return True
-    # A device that lost tasks may come back; one whose replies fail will not do.
-    failing = not state.failures.keys() <= LOSSES
+    # A simulated device that lost tasks comes back; one whose replies fail will not do.
+    failing = real or not state.failures.keys() <= LOSSES
     if failing and fleet.readiness.quarantined(state.time):
         return True
     # One without the memory for a task will never do.

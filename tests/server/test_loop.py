@@ -276,22 +276,67 @@ class TestWallClock:
             run.go()
         assert run.recorder.ended == 1
 
-    def test_a_device_that_waits_for_one_that_has_gone_does_not_wait_for_ever(self):
+    @pytest.mark.parametrize(
+        ("end", "most_seconds", "failures"),
+        [
+            # Its error shows at once who is left.
+            ("gone", 30, {"client-error": 1}),
+            # One that answers nothing is given up three times first, ever later.
+            ("silent", 600, {"no-reply": 3}),
+            ("failing", 40, {"client-error": 4}),
+        ],
+    )
+    def test_a_cohort_that_waits_for_all_goes_on_without_one(
+        self, end, most_seconds, failures
+    ):
+        """The third device trains twice: two thirds of 20 rounds are left to others."""
+        tasks = Counter()
+
         def train(message):
-            if message.metadata.dst_node_id == 1:
-                grid.node_ids = [2]
+            node = message.metadata.dst_node_id
+            tasks[node] += 1
+            if node != 3 or tasks[node] <= 2:
+                return plus_one(message)
+            if end == "gone":
+                grid.node_ids = [1, 2]
+            return None if end == "silent" else failing(message, "no power")
+
+        grid = HandlerGrid(train, node_ids=[1, 2, 3], delay=lambda m: 1.0)
+        run = Run(
+            grid,
+            in_flight=3,
+            rounds=20,
+            patience=3600.0,
+            build_aggregator=lambda cohort: Buffered(cohort, waits=True),
+        ).go()
+        # Two steps of three updates, and 27 of two.
+        assert (run.state.updates, run.state.version) == (60, 29)
+        assert run.state.failures == failures
+        assert grid.now < most_seconds
+
+    def test_one_that_comes_back_is_of_the_cohort_again(self):
+        tasks = Counter()
+
+        def train(message):
+            node = message.metadata.dst_node_id
+            tasks[node] += 1
+            if node == 2 and tasks[node] == 2:
+                grid.node_ids = [1]
                 return failing(message, "node gone")
+            if tasks[1] == 9:
+                grid.node_ids = [1, 2]
             return plus_one(message)
 
         grid = HandlerGrid(train, node_ids=[1, 2], delay=lambda m: 1.0)
         run = Run(
             grid,
-            patience=30.0,
+            rounds=20,
             build_aggregator=lambda cohort: Buffered(cohort, waits=True),
-        )
-        with pytest.raises(RunError, match=r"for 30 s \(devices that wait .*: 1\)"):
-            run.go()
-        assert 30 <= grid.now < 40
+        ).go()
+        versions = Counter(merged.order.base_version for merged in run.recorder.merged)
+        alone = {version for version, count in versions.items() if count == 1}
+        # It is found as the ninth task leaves; the last of 40 updates is a half step.
+        assert alone == {*range(1, 8), 23}
 
     def test_where_some_wait_for_some_others_may_join(self):
         """Two of three are waited for, and a fourth and a fifth come later."""
