@@ -9,7 +9,7 @@ from flwr_asyncdrop.aggregation import Aggregator, Clipped, Update
 from flwr_asyncdrop.aggregation.aggregator import check_attributes
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, RunError, ShapeError
 from flwr_asyncdrop.parameters import plain
-from flwr_asyncdrop.readable import printable, shown
+from flwr_asyncdrop.readable import printable, shown, type_of
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
@@ -40,8 +40,8 @@ def changed_by(
 ) -> bool:
     """Merge an update, or flush without one; return whether the model has changed.
 
-    ConfigError if the aggregator says nothing, or says no or refuses the update and has
-    written into the model: devices would go on with the version before. So it is if
+    ConfigError if the aggregator does not say so, or says no or refuses the update and
+    has written into the model: devices would go on with the version before. So it is if
     tensors are no longer those of the model that devices have, if it has written into
     what a device was sent, or if it has set an attribute to what no run can go by.
     """
@@ -68,23 +68,24 @@ def changed_by(
             f"{name} has written into what the device was sent, which other tasks "
             "have, too: change a clone of it"
         )
-    if changed is None:
+    says_changed = plain(changed)
+    if not isinstance(says_changed, bool):
         raise ConfigError(
-            f"{name} returned None: return whether the global model has changed, or "
-            "devices get the old one"
+            f"{name} returned {type_of(changed)}, no bool: change the global model in "
+            "place, and return whether it has changed"
         )
     if _kinds(arrays) != kinds:
         raise ConfigError(
             f"{name} has changed names, shapes or dtypes of the global model: change "
             "its tensors in place"
         )
-    if not changed and _is_written(arrays, before):
+    if not says_changed and _is_written(arrays, before):
         raise ConfigError(
             f"{name} has written into the global model and returned False, so that "
             "devices get the old one: return True, or write with the step"
         )
     check_attributes(_unclipped(aggregator))
-    return bool(changed)
+    return says_changed
 
 
 def in_parts(aggregator: Aggregator) -> bool:
@@ -96,12 +97,13 @@ def in_parts(aggregator: Aggregator) -> bool:
 def releases(aggregator: Aggregator, waiting: Order) -> bool:
     """Return whether a device that waits goes on; ConfigError if nothing says so."""
     found: object = aggregator.releases(waiting.rank, waiting.num_ranks)
-    if found is None:
+    says_so = plain(found)
+    if not isinstance(says_so, bool):
         raise ConfigError(
-            f"releases of {name_of(aggregator)} returned None: return whether those of "
-            "the rank go on"
+            f"releases of {name_of(aggregator)} returned {type_of(found)}, no "
+            "bool: return whether those of the rank go on"
         )
-    return bool(found)
+    return says_so
 
 
 def metrics_of(aggregator: Aggregator) -> dict[str, float]:

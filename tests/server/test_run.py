@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,18 +72,42 @@ def test_a_discount_halves_what_an_update_moves():
     assert opened.state.arrays["w"].tolist() == [0.125, 0.125]
 
 
-class Forgetful(Mixing):
-    def merge(self, state, update):
-        super().merge(state, update)
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        (lambda state: None, "None"),
+        # As true as True, and devices would have trained the first model for ever.
+        (lambda state: {name: w + 1 for name, w in state.items()}, "a dict"),
+        (lambda state: state["w"] > 0, "a Tensor"),
+        (lambda state: 1, "an int"),
+    ],
+)
+def test_an_aggregator_says_whether_the_model_has_changed(says, named):
+    class Odd(Mixing):
+        def merge(self, state, update):
+            return says(state)
 
-
-def test_an_aggregator_that_does_not_say_whether_the_model_has_changed_is_refused():
     opened = session()
-    opened.aggregator = Forgetful()
+    opened.aggregator = Odd()
     order, message = one_order(opened)
     reply = opened.read(order, answer(message, ONES))
-    with pytest.raises(ConfigError, match="merge of Forgetful returned None: return"):
+    refusal = f"^merge of Odd returned {named}, no bool: change the global model in pla"
+    with pytest.raises(ConfigError, match=refusal):
         opened.merge(order, reply, staleness=0)
+
+
+@pytest.mark.parametrize("scalar", [np.bool_, torch.tensor])
+def test_it_may_say_so_in_a_scalar(scalar):
+    class Scalar(Mixing):
+        def merge(self, state, update):
+            return scalar(super().merge(state, update))
+
+    opened = session()
+    opened.aggregator = Scalar(0.5)
+    order, message = one_order(opened)
+    reply = opened.read(order, answer(message, ONES))
+    opened.merge(order, reply, staleness=0)
+    assert opened.state.version == 1
 
 
 def doubled_in_place(tensor):
