@@ -106,6 +106,21 @@ def releases(aggregator: Aggregator, waiting: Order) -> bool:
     return says_so
 
 
+def extra_of(aggregator: Aggregator, arrays: State) -> Mapping[str, State]:
+    """Return what every task carries beside the model, which is only read for it.
+
+    ConfigError if it is not: devices would train another version than this.
+    """
+    before = {name: (tensor, writes(tensor)) for name, tensor in arrays.items()}
+    extra = aggregator.extra(arrays)
+    if _is_written(arrays, before):
+        raise ConfigError(
+            f"extra of {name_of(aggregator)} has written into the global model: change "
+            "clones of its tensors"
+        )
+    return extra
+
+
 def metrics_of(aggregator: Aggregator) -> dict[str, float]:
     """Return the numbers that an aggregator says of its step; ConfigError for others.
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, Aggregator, OutlierGuard
@@ -11,6 +12,7 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, checked_profiles
 from flwr_asyncdrop.server.coder import model_sizes
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
+from flwr_asyncdrop.server.merging import extra_of
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict
@@ -85,7 +87,7 @@ def open_run(
             in_flight,
             there,
         )
-    dispatcher = Dispatcher(fleet, rules, aggregator.extra)
+    dispatcher = Dispatcher(fleet, rules, partial(extra_of, aggregator))
     return Run(
         state,
         dispatcher,

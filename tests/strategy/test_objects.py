@@ -471,6 +471,26 @@ def test_what_a_device_was_sent_is_only_read(devices, clip_norm):
         start(strategy)
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "extra",
+    [lambda state: {"old": {"w": state["w"].zero_()}}, lambda state: state.clear()],
+)
+def test_what_goes_along_is_made_without_a_change_of_the_model(extra, clip_norm):
+    class Changing(Mixing):
+        def extra(self, state):
+            return extra(state)
+
+    strategy = AsyncStrategy(
+        algorithm=algorithms.AsyncFedAvg(clip_norm=clip_norm),
+        aggregator=Changing(),
+        in_flight=2,
+        fleet=fleet,
+    )
+    with pytest.raises(ConfigError, match=r"^extra of Changing has written into the g"):
+        start(strategy)
+
+
 class Refusing(Mixing):
     """Leaves out the first `number` updates."""
 
