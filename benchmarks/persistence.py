@@ -21,6 +21,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from flwr.app import ConfigRecord
 
 from benchmarks.figures import Figure, show
 from flwr_asyncdrop import wire
@@ -124,6 +125,7 @@ def persistence_figures(settings: Mapping[str, Value]) -> list[Figure]:
             grid,
             wire.to_record(initial_model(config).state_dict()),
             num_rounds=config.num_rounds,
+            train_config=ConfigRecord({"lr": config.lr}),
         )
     cosines = watched[-1].cosines
     third = len(cosines) // 3

@@ -1,5 +1,7 @@
 """What the benchmark of asyncdrop-plus's memory compares."""
 
+import logging
+
 import pytest
 import torch
 
@@ -40,9 +42,14 @@ def test_who_is_watched_is_run_as_without():
     assert watched.flush({"w": torch.zeros(4)})
 
 
-def test_a_short_run_has_figures():
+def test_a_short_run_has_figures(monkeypatch):
+    seen = []
+    logger = logging.getLogger("flwr.asyncdrop")
+    monkeypatch.setattr(logger, "warning", lambda text, *_: seen.append(text))
     settings = {"model": "mlp", "local-steps": 10, "num-rounds": 6}
     figures = persistence_figures({"algo": "asyncdrop-plus", **settings})
+    # The learning rate falls, as in the task.
+    assert not [text for text in seen if "the schedule changes nothing" in text]
     assert [figure.name for figure in figures] == [
         "cosine_first_third",
         "cosine_second_third",
