@@ -6,7 +6,7 @@ The model and the devices are those of ``examples/llm-lora``, with made-up revie
 those of ``--data-file``. Every method has its learning rate chosen from the same grid,
 by the final accuracy of a run with a seed of its own; then come the seeds that count.
 Every run is a line of the file, and runs that are there are not made again. Ends with
-the table.
+the table of those that were asked for.
 
 - ``fedavg``: synchronous, all ranks, each factor averaged by itself.
 - ``fedbuff``: asynchronous, all ranks, each factor by itself.
@@ -314,15 +314,19 @@ def main() -> None:
     out: Path = arguments.out
     results = read_results(out)
     data = (arguments.data_file, arguments.base_steps)
+    asked = []
     for case in cases(
         arguments.methods, arguments.seeds, arguments.rounds, data, results
     ):
+        asked.append(case)
         if case in map(_case, results):
             continue
         say(str(case))
         results.append(run_case(case))
         add_result(out, results[-1])
-    print("\n".join(table(results, arguments.target)))
+    # The file may have runs of other lengths or data, or one twice, of two processes.
+    found = {_case(result): result for result in results}
+    print("\n".join(table([found[case] for case in asked], arguments.target)))
 
 
 if __name__ == "__main__":

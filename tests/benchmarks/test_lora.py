@@ -60,6 +60,21 @@ def test_every_method_is_tuned_and_runs_that_are_there_are_not_made_again(
     assert row in capsys.readouterr().out
 
 
+def test_runs_of_another_length_are_in_no_mean(tmp_path, monkeypatch, capsys):
+    def fake(case):
+        found = made_up(case)
+        found["curve"][-1]["time"] = float(case.rounds)
+        return found
+
+    monkeypatch.setattr(lora, "run_case", fake)
+    given = ["lora", "--out", str(tmp_path / "lora.jsonl"), "--methods", "ranks"]
+    for rounds in ("12", "2"):
+        monkeypatch.setattr("sys.argv", [*given, "--rounds", rounds])
+        lora.main()
+        row = f"| ranks | 0.003 | 3 | {rounds}.0 s | 3.0 |"
+        assert row in capsys.readouterr().out
+
+
 def test_a_target_that_some_miss_shows():
     runs = [made_up(lora.Case("ranks", lr, n, 2)) for n, lr in enumerate((0.003, 0.01))]
     row = list(lora.table(runs, 0.85))[-1]
