@@ -57,7 +57,7 @@ def main() -> int:
     """Train, predict, compare; return the exit status."""
     arguments = _parser().parse_args()
     end_with_signals()
-    out, config = arguments.out.absolute(), _config(arguments)
+    out, config = arguments.out, _config(arguments)
     missing = [a for a in ALGORITHMS if not is_complete(_history(out / "real", a))]
     for algorithm in ALGORITHMS:
         history = _history(out / "real", algorithm)
@@ -174,10 +174,15 @@ def _config(arguments: argparse.Namespace) -> dict[str, object]:
     return {**_CONFIG, "max-seconds": arguments.seconds, "seed": arguments.seed}
 
 
+def _folder(text: str) -> Path:
+    """Return an absolute path: Compose takes ``DATA`` for the name of a volume."""
+    return Path(text).absolute()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="shares", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="has FashionMNIST")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=_folder, required=True, help="has FashionMNIST")
+    parser.add_argument("--out", type=_folder, required=True)
     parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
     parser.add_argument("--settle", type=float, default=120.0, help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(%(default)s)")

@@ -115,10 +115,13 @@ def _parser() -> argparse.ArgumentParser:
         help="else that of the installed Flower, which processes can only have",
     )
     parser.add_argument("--rounds", type=int, default=6, help="(%(default)s)")
-    parser.add_argument("--devices", type=int, default=5, help="2 to 5 (%(default)s)")
+    parser.add_argument(
+        "--devices", type=int, choices=range(2, 6), default=5, help="(%(default)s)"
+    )
     parser.add_argument(
         "--data",
-        type=Path,
+        # A relative path would be a volume's name, or below the compose file's folder.
+        type=lambda text: Path(text).absolute(),
         default=os.environ.get("ASYNCDROP_TEST_DATA"),
         help="folder of the data sets ($ASYNCDROP_TEST_DATA)",
     )

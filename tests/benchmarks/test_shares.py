@@ -95,6 +95,13 @@ def test_a_prediction_is_of_its_settings_and_seconds(tmp_path):
     assert not is_predicted(config, 0.25, tmp_path)
 
 
+def test_the_data_are_in_the_folder_that_is_meant(tmp_path, monkeypatch):
+    """Compose takes "data" for a volume's name."""
+    monkeypatch.chdir(tmp_path)
+    given = shares._parser().parse_args(["--data", "data", "--out", "out"])
+    assert (given.data, given.out) == (tmp_path / "data", tmp_path / "out")
+
+
 @pytest.fixture(scope="module")
 def predicted(tmp_path_factory):
     out = tmp_path_factory.mktemp("predicted")

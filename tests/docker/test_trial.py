@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.edge import __main__ as edge
 from scripts.edge.__main__ import make_certificates
 from scripts.edge.compose import Mount, Service
 from scripts.edge.processes import ProcessFleet
@@ -23,6 +24,12 @@ def test_strangers_are_devices_with_one_thing_wrong(tmp_path):
     assert unknown.environment == device.environment
     assert plaintext(device).environment == {"ASYNCDROP_INSECURE": "1"}
     assert plaintext(device).mounts == device.mounts
+
+
+def test_the_data_are_in_the_folder_that_is_meant(tmp_path, monkeypatch):
+    """Compose takes "data" for a volume's name, and "./data" as its own file's."""
+    monkeypatch.chdir(tmp_path)
+    assert edge._parser().parse_args(["--data", "data"]).data == tmp_path / "data"
 
 
 @pytest.mark.e2e
