@@ -16,39 +16,47 @@ from benchmarks.fair import ADJUSTED, GROUNDS, OTHERS, ground_of
 from flwr_asyncdrop.app.config import INCIDENTAL
 from flwr_asyncdrop.cli.tuned import TUNED
 from flwr_asyncdrop.exceptions import DataError
-from flwr_asyncdrop.report.files import HISTORY
+from flwr_asyncdrop.report.files import HISTORY, histories
 from flwr_asyncdrop.report.series import Series, read_series
-from flwr_asyncdrop.storage.done import DONE
+from flwr_asyncdrop.storage.done import DONE, is_as_marked
 from flwr_asyncdrop.storage.whole import draft_of
 
 ROOT: Final = Path(__file__).parents[2]
 HISTORIES: Final = ROOT / "results"
 OURS: Final = ("asyncdrop-plus", "hetero-asyncdrop")
-_KEPT: Final = (HISTORY, DONE, TUNED)
 
 
 def pack(folder: Path, task: str) -> None:
-    """Write ``results/TASK.tar.xz``; DataError if a run is missing, or not complete."""
-    _check_complete(folder / task)
-    kept = sorted(p for p in (folder / task).rglob("*") if p.name in _KEPT)
+    """Write ``results/TASK.tar.xz``.
+
+    DataError if a run is missing, not complete, or another than when it ended, or if
+    the choice of a ground's settings is not there.
+    """
+    runs = (folder / task).resolve()
+    _check_complete(runs)
+    name = ground_of(task)
+    tuned_on = (name in GROUNDS and GROUNDS[name].tuned_on) or name
+    tuned = folder / f"tune-{tuned_on}{task.removeprefix(name)}" / TUNED
+    if name in GROUNDS and not tuned.exists():
+        raise DataError(f"there is no {tuned}, which has the choice of settings")
     HISTORIES.mkdir(exist_ok=True)
     with (
         draft_of(HISTORIES / f"{task}.tar.xz") as draft,
         tarfile.open(draft, "w:xz", preset=9) as archive,
     ):
-        for path in kept:
-            _add(archive, path, f"{task}/{path.relative_to(folder / task)}")
-        name = ground_of(task)
-        ground = GROUNDS.get(name)
-        tuned_on = (ground and ground.tuned_on) or name
-        suffix = task.removeprefix(name)
-        tuned = folder / f"tune-{tuned_on}{suffix}" / TUNED
+        for history in histories(runs):
+            for path in (history, history.with_name(DONE)):
+                if path.exists():
+                    _add(archive, path, f"{task}/{path.relative_to(runs)}")
         if tuned.exists():
             _add(archive, tuned, f"{task}/{TUNED}")
 
 
 def _check_complete(folder: Path) -> None:
-    """Raise a DataError for the first run that a comparison lacks."""
+    """Raise a DataError for the first run that a comparison lacks, or that changed."""
+    for path in histories(folder):
+        if not is_as_marked(path.parent, HISTORY):
+            raise DataError(f"{path} is another than when its run ended: do it again")
     series = read_series([folder])
     seeds = {seed for one in series for seed in (*one.runs, *one.incomplete)}
     for one in series:

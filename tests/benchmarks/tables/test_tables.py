@@ -112,6 +112,16 @@ def test_an_archive_has_the_runs_and_no_place_of_their_machine(tuned_runs) -> No
     assert Tuned.read(again / "tuned.json").of("fedavg") == {"server-lr": 0.5}
 
 
+def test_a_link_to_runs_is_packed_as_they_are(tuned_runs) -> None:
+    label = tuned_runs / "runs" / "mlp-small" / "fedavg"
+    label.rename(tuned_runs / "elsewhere")
+    label.symlink_to(tuned_runs / "elsewhere")
+    pack(tuned_runs / "runs", "mlp-small")
+    with tarfile.open(tuned_runs / "results" / "mlp-small.tar.xz") as archive:
+        names = archive.getnames()
+    assert "mlp-small/fedavg/seed-0/history.jsonl" in names
+
+
 def test_nothing_replaces_no_archive(tuned_runs) -> None:
     pack(tuned_runs / "runs", "mlp-small")
     archive = tuned_runs / "results" / "mlp-small.tar.xz"
@@ -120,6 +130,22 @@ def test_nothing_replaces_no_archive(tuned_runs) -> None:
     with pytest.raises(DataError, match="there is no history"):
         pack(tuned_runs / "runs", "mlp-small")
     assert archive.read_bytes() == before
+
+
+def test_what_was_changed_since_it_ended_is_not_packed(tuned_runs) -> None:
+    (path,) = (tuned_runs / "runs").rglob("history.jsonl")
+    path.write_text(path.read_text().replace("0.5", "0.9"))
+    with pytest.raises(DataError, match=r"is another than when its run ended"):
+        pack(tuned_runs / "runs", "mlp-small")
+    assert not (tuned_runs / "results").exists()
+
+
+def test_runs_are_not_packed_without_their_choice_of_settings(tuned_runs) -> None:
+    """The table called them not tuned."""
+    shutil.rmtree(tuned_runs / "runs" / "tune-mlp-small")
+    with pytest.raises(DataError, match=r"there is no .*tuned\.json"):
+        pack(tuned_runs / "runs", "mlp-small")
+    assert not (tuned_runs / "results").exists()
 
 
 @pytest.mark.parametrize(
