@@ -1,13 +1,17 @@
 """The commands behind the tables of the pages of results."""
 
+import hashlib
+import json
 import re
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from benchmarks import fair
 from benchmarks.tables.__main__ import PAGES
+from benchmarks.tables.archives import HISTORIES
 from flwr_asyncdrop.algorithms import AsyncDropPlus
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli import compare, tune
@@ -18,6 +22,13 @@ from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search
 from flwr_asyncdrop.cli.variants import preset_settings
 from flwr_asyncdrop.exceptions import ConfigError
+from tests.nightly import nightly
+
+KEPT = [
+    name if name.startswith("mlp-small") else nightly(name, id=name)
+    for name in fair.NAMES
+    if (HISTORIES / f"{name}.tar.xz").exists()
+]
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +62,39 @@ def test_both_commands_make_runs_of_the_same_length_on_the_same_fleet(name):
         assert found[0][1] == found[1][1]
     else:
         assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_runs_have_the_settings_of_their_ground_and_those_chosen_for_it(name):
+    with tarfile.open(HISTORIES / f"{name}.tar.xz") as packed:
+        found = {
+            each.name.partition("/")[2]: packed.extractfile(each).read()
+            for each in packed
+        }
+    tuned = json.loads(found.pop("tuned.json"))
+    _, command = fair.commands(name, Path("runs"), ())
+    parser = Parser(prog="asyncdrop")
+    compare.add_arguments(parser, command[1:])
+    arguments = parser.parse_args(command[1:])
+    wanted = preset_settings(PRESETS[arguments.task], given(arguments))
+    histories = [path for path in found if path.endswith("history.jsonl")]
+    assert histories
+    for path in histories:
+        label, seed, _ = path.split("/")
+        mark = json.loads(found[f"{label}/{seed}/done.json"])["files"]["history.jsonl"]
+        assert mark["sha256"] == hashlib.sha256(found[path]).hexdigest()
+        first = json.loads(found[path].partition(b"\n")[0])
+        assert first["devices"] == (arguments.devices or 104)
+        assert seed == f"seed-{first['seed']}"
+        assert first["seed"] not in tuned["seeds"]
+        own = {each.partition("=")[0] for each in label.split(",")[1:]}
+        chosen = tuned["chosen"].get(label, {})
+        assert own or chosen
+        config = first["config"]
+        assert chosen.items() <= config.items()
+        for key in wanted.keys() - chosen.keys() - own:
+            # "": it is no setting of this algorithm
+            assert config[key] in (wanted[key], ""), (path, key)
 
 
 def test_all_algorithms_have_as_many_settings_to_choose_from():
