@@ -58,7 +58,10 @@ def cost_beside_best(
     overhead: str,
     cost: Callable[[Point], float],
 ) -> str:
-    """Return ours over the least of the others, of those that most seeds reached."""
+    """Return ours over the least of the others, of those that most seeds reached.
+
+    It meets the goal if it gets there with as many seeds.
+    """
 
     def mean(row: Row) -> float:
         return fmean(map(cost, row.arrivals.values()))
@@ -77,7 +80,8 @@ def cost_beside_best(
     text = f"{ratio:.2f}x"
     if found.low is not None and found.high is not None:
         text += f" [{1 + found.low:.2f}, {1 + found.high:.2f}]"
-    text = f"**{text}**" if ratio <= _GOAL else text
+    if ratio <= _GOAL and len(row.arrivals) >= len(best.arrivals):
+        text = f"**{text}**"
     seeds = len(row.outcomes)
     own = f"{len(row.arrivals)}/{seeds}" if len(row.arrivals) < seeds else ""
     theirs = f" ({len(best.arrivals)}/{seeds})" if len(best.arrivals) < seeds else ""

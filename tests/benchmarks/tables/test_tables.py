@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tarfile
+from operator import attrgetter
 from statistics import fmean
 
 import pytest
@@ -12,10 +13,11 @@ from benchmarks.fair import ADJUSTED, CODED, OTHERS, ground_of
 from benchmarks.tables import __main__ as tables
 from benchmarks.tables import archives
 from benchmarks.tables.archives import HISTORIES, ROOT, pack, read, without_places
-from benchmarks.tables.verdicts import final_beside_best, goal
+from benchmarks.tables.verdicts import cost_beside_best, final_beside_best, goal
 from flwr_asyncdrop.cli.tuned import Tuned, write_tuned
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.target import Target
 from flwr_asyncdrop.storage.done import mark_done
 from tests.nightly import nightly
 from tests.report.histories import history, series, write
@@ -212,6 +214,19 @@ def test_a_verdict_says_who_diverged() -> None:
     assert final_beside_best(runs, target, OURS) == "every other one diverged"
     with pytest.raises(DataError, match="every other one diverged"):
         goal(runs, 0.5)
+
+
+@pytest.mark.parametrize(("other", "bold"), [(0.5, True), (0.8, False)])
+def test_the_goal_is_not_met_with_fewer_seeds(other, bold) -> None:
+    runs = (
+        series("fedbuff", {0: [0.1, 0.1, 0.8], 1: [0.1, 0.1, other]}),
+        series(OURS, {0: [0.1, 0.8, 0.8], 1: [0.1, 0.1, 0.1]}),
+    )
+    target = Target(next(iter(runs[0].curves.values())).metric, 0.8, "given")
+    cost = attrgetter("time")
+    cell = cost_beside_best(runs, target, OURS, "time_overhead", cost)
+    assert "0.67x" in cell
+    assert cell.startswith("**") == bold
 
 
 @pytest.mark.parametrize("name", some(ARCHIVES))
