@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from types import MappingProxyType
 from typing import Any
 
@@ -263,10 +263,13 @@ def cases(
 
 
 def table(results: Sequence[dict[str, Any]], target: float) -> Iterator[str]:
-    """Yield a table in Markdown: means over the seeds that count."""
+    """Yield a table in Markdown: means over the seeds that count.
+
+    Accuracies are in percent, with their sample standard deviation.
+    """
     yield (
-        f"| method | lr | seeds | time to {target:.0%} | MB to {target:.0%} | "
-        "final accuracy | perplexity | MB in all | memory, MB |"
+        f"| method | lr | s to {target:.0%} | MB to {target:.0%} | final accuracy "
+        "| perplexity | ends at | MB in all | memory, MB |"
     )
     yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
     counted = [r for r in results if r["seed"] != TUNING_SEED]
@@ -276,16 +279,18 @@ def table(results: Sequence[dict[str, Any]], target: float) -> Iterator[str]:
         last = [r["curve"][-1] for r in runs]
         there = [point for point in reached if point is not None]
         share = "" if len(there) == len(runs) else f" ({len(there)} of {len(runs)})"
+        accuracies = [100 * point["accuracy"] for point in last]
+        spread = f" ± {stdev(accuracies):.1f}" if len(runs) > 1 else ""
         cells = [
             method,
             f"{runs[0]['lr']:g}",
-            str(len(runs)),
-            f"{fmean(p['time'] for p in there):.1f} s{share}" if there else "never",
-            f"{fmean(p['bytes'] for p in there) / 1e6:.1f}{share}" if there else "-",
-            f"{fmean(p['accuracy'] for p in last):.3f}",
+            f"{fmean(p['time'] for p in there):.1f}{share}" if there else "never",
+            f"{fmean(p['bytes'] for p in there) / 1e6:.1f}{share}" if there else "–",
+            f"{fmean(accuracies):.1f}{spread}",
             f"{fmean(p['perplexity'] for p in last):.3f}",
+            f"{fmean(p['time'] for p in last):.0f} s",
             f"{fmean(p['bytes'] for p in last) / 1e6:.1f}",
-            f"{sum(runs[0]['memory'].values()) / 1e6:.2f}",
+            f"{sum(runs[0]['memory'].values()) / 1e6:.1f}",
         ]
         yield f"| {' | '.join(cells)} |"
 

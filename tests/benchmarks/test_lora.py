@@ -1,6 +1,7 @@
 """The benchmark of LoRA: its baseline by hand, its table, and that it resumes."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_every_method_is_tuned_and_runs_that_are_there_are_not_made_again(
     lora.main()
     assert len(made) == len(set(made)) == len(out.read_text().splitlines())
     assert json.loads(out.read_text().splitlines()[0])["method"] == "fedavg"
-    row = "| layers | 0.003 | 3 | 2.0 s | 3.0 | 0.900 | 1.500 | 3.0 | 1.00 |"
+    row = "| layers | 0.003 | 2.0 | 3.0 | 90.0 ± 0.0 | 1.500 | 2 s | 3.0 | 1.0 |"
     assert row in capsys.readouterr().out
 
 
@@ -71,15 +72,21 @@ def test_runs_of_another_length_are_in_no_mean(tmp_path, monkeypatch, capsys):
     for rounds in ("12", "2"):
         monkeypatch.setattr("sys.argv", [*given, "--rounds", rounds])
         lora.main()
-        row = f"| ranks | 0.003 | 3 | {rounds}.0 s | 3.0 |"
+        row = f"| ranks | 0.003 | {rounds}.0 | 3.0 |"
         assert row in capsys.readouterr().out
 
 
 def test_a_target_that_some_miss_shows():
     runs = [made_up(lora.Case("ranks", lr, n, 2)) for n, lr in enumerate((0.003, 0.01))]
     row = list(lora.table(runs, 0.85))[-1]
-    assert "2.0 s (1 of 2) | 3.0 (1 of 2)" in row
-    assert "| never | - |" in list(lora.table(runs, 0.95))[-1]
+    assert "| 2.0 (1 of 2) | 3.0 (1 of 2) | 80.0 ± 14.1 |" in row
+    assert "| never | – |" in list(lora.table(runs, 0.95))[-1]
+
+
+def test_the_table_is_that_of_the_page():
+    page = Path(lora.__file__).parents[1] / "docs" / "lora.md"
+    head = next(lora.table([], 0.85)).replace("85%", "85 %")
+    assert head in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("method", lora.METHODS)
