@@ -168,7 +168,7 @@ def measure(args: argparse.Namespace) -> dict[tuple[Setting, str], list[float]]:
 
 
 def print_table(table: dict[tuple[Setting, str], list[float]]) -> None:
-    """Print the mean and standard deviation over the seeds, a row per setting."""
+    """Print means and population standard deviations over seeds, a row a setting."""
     rules = list(dict.fromkeys(rule for _, rule in table))
     print("\n| drop | 1/keep scaling | " + " | ".join(rules) + " |")
     print("|---|---|" + "---|" * len(rules))
