@@ -1,13 +1,20 @@
 """When a simulated device is there: intervals that repeat with a period."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.parameters import Range, in_interval, plain
+from flwr_asyncdrop.readable import printable, shown
 
 _LEAST_SHARE = 1e-9  # a shorter stretch is lost in the rounding of times
 _PERIODS = 1e6  # that many at least go by before a stretch may be lost
+
+_LENGTHS = Range(lambda v: 0 < v < math.inf, "positive and finite")
+_SHARES = in_interval(f"[{_LEAST_SHARE:g}, 1)")
+_PHASES = in_interval("[0, 1)")
 
 
 @dataclass(frozen=True)
@@ -28,23 +35,27 @@ class Availability:
     intervals: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        if not 0 < self.period < math.inf:
-            raise ConfigError(f"period={self.period!r} must be positive and finite")
-        if not self.intervals:
+        # Numbers of NumPy's would round all times to their own precision.
+        period = _LENGTHS.check("period", self.period)
+        intervals = _pairs(self.intervals)
+        object.__setattr__(self, "period", period)
+        object.__setattr__(self, "intervals", intervals)
+        if not intervals:
             raise ConfigError("a device without intervals would never be there")
         before = 0.0
-        for start, end in self.intervals:
-            if not before <= start < end <= self.period:
+        for start, end in intervals:
+            if not before <= start < end <= period:
                 raise ConfigError(
-                    f"intervals={self.intervals!r} must ascend, without overlaps, "
-                    f"within [0, {self.period!r}]"
+                    f"interval {start!r}-{end!r}: intervals must ascend, without "
+                    f"overlaps, within [0, {period!r}]; split one that passes the end "
+                    "of the period in two"
                 )
             before = end
-        longest = max(end - start for start, end in self.intervals)
-        if longest < math.ulp(_PERIODS * self.period):
+        longest = max(end - start for start, end in intervals)
+        if longest < math.ulp(_PERIODS * period):
             raise ConfigError(
-                f"intervals={self.intervals!r} are too short for period="
-                f"{self.period!r}: make one at least {_LEAST_SHARE:g} of it, or it is "
+                f"intervals={shown(intervals)} are too short for period="
+                f"{period!r}: make one at least {_LEAST_SHARE:g} of it, or it is "
                 "lost in the rounding of times"
             )
 
@@ -56,14 +67,15 @@ class Availability:
         a part of the period in ``[0, 1)``. A stretch that passes the end of the period
         is continued at its beginning.
         """
-        if not _LEAST_SHARE <= share < 1:
-            raise ConfigError(f"share={share!r} must lie in [{_LEAST_SHARE:g}, 1)")
-        if not 0 <= phase < 1:
-            raise ConfigError(f"phase={phase!r} must lie in [0, 1)")
+        share = _SHARES.check("share", share)
+        period = _LENGTHS.check("period", period)
+        phase = _PHASES.check("phase", phase)
         start, end = phase * period, (phase + share) * period
         if end <= period:
             return cls(period, ((start, end),))
-        return cls(period, ((0.0, end - period), (start, period)))
+        # The two may meet if the share is almost 1, as far as rounding goes.
+        first_end = end - period
+        return cls(period, ((0.0, first_end), (max(start, first_end), period)))
 
     def earliest(self, time: float) -> float:
         """Return the first moment from `time` on at which the device is there.
@@ -86,3 +98,19 @@ class Availability:
                 "times: make tasks shorter, or its period longer"
             )
         return min(moments)
+
+
+def _pairs(intervals: object) -> tuple[tuple[float, float], ...]:
+    """Return intervals as Python's own numbers; ConfigError for what is none."""
+    try:
+        if not isinstance(intervals, Iterable):
+            raise TypeError
+        pairs = tuple((plain(start), plain(end)) for start, end in intervals)
+        if not all(isinstance(each, int | float) for pair in pairs for each in pair):
+            raise TypeError
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"intervals={printable(shown(intervals))} must be pairs of numbers, start "
+            "and end, e.g. ((0.0, 25200.0),)"
+        ) from None
+    return pairs

@@ -1,6 +1,8 @@
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +80,38 @@ def test_the_shortest_share_is_never_lost_in_the_rounding(phase, period, cycle):
     assert pattern.earliest(found) == found < math.inf
 
 
+def test_a_share_of_almost_all_has_two_stretches_that_meet():
+    almost = math.nextafter(1.0, 0.0)
+    pattern = Availability.from_share(almost, 37557.591825172196, 0.0078125)
+    assert all(pattern.earliest(time) == time for time in (0.0, 293.4, 37557.0))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, torch.tensor])
+def test_numbers_of_others_round_no_times(kind):
+    """In single precision a day, after a year, ends when it likes."""
+    pattern = Availability(kind(86400.0), [(kind(0.0), kind(25200.0))])
+    assert pattern == Availability(86400.0, ((0.0, 25200.0),))
+    assert repr(pattern) == repr(Availability(86400.0, ((0.0, 25200.0),)))
+    moment = 400 * 86400.0 + 25199.3
+    assert pattern.earliest(moment) == moment
+
+
+def test_intervals_may_be_an_array_or_a_generator():
+    expected = Availability(24.0, ((0.0, 6.0), (22.0, 24.0)))
+    edges = np.array([[0.0, 6.0], [22.0, 24.0]])
+    assert Availability(24.0, edges) == expected
+    assert Availability(24.0, (tuple(row) for row in edges)) == expected
+    assert hash(Availability(24.0, edges.tolist())) == hash(expected)
+
+
+def test_many_intervals_of_which_one_is_wrong_are_one_short_line():
+    hours = [(3600.0 * at, 3600.0 * at + 60) for at in range(1000)]
+    with pytest.raises(ConfigError) as caught:
+        Availability(3.6e6, (*hours, (60.0, 90.0)))
+    assert "interval 60.0-90.0: " in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
 def test_a_time_that_has_no_place_for_a_period_is_refused():
     with pytest.raises(RunError, match=r"after 1e\+17 s .* period of 1 s") as caught:
         Availability(1.0, ((0.0, 0.5),)).earliest(1e17)
@@ -96,8 +130,15 @@ def test_a_time_that_has_no_place_for_a_period_is_refused():
         (lambda: Availability(9.0, ((-1.0, 5.0),)), "within [0, 9.0]"),
         (lambda: Availability(1e9, ((5, 5.0000001),)), "short for period=1000000000.0"),
         (lambda: Availability(1.0, ((0.0, 1e-300),)), "too short for period=1.0"),
+        (lambda: Availability("9", ((3.0, 5.0),)), "period='9' must be positive"),
+        (lambda: Availability(9.0, ((0.0, 6.0))), "intervals=(0.0, 6.0) must be pairs"),
+        (lambda: Availability(9.0, (("0", "6"),)), "must be pairs of numbers"),
+        (lambda: Availability(9.0, ((0.0, 3.0, 6.0),)), "must be pairs of numbers"),
+        (lambda: Availability(9.0, None), "intervals=None must be pairs"),
+        (lambda: Availability.from_share("0.5", 9.0, 0.0), "share='0.5' must be in"),
+        (lambda: Availability.from_share(0.5, "9", 0.0), "period='9' must be"),
         (lambda: Availability.from_share(1.0, 9.0, 0.0), "share=1.0"),
-        (lambda: Availability.from_share(1e-17, 9.0, 0.5), "share=1e-17 must lie"),
+        (lambda: Availability.from_share(1e-17, 9.0, 0.5), "share=1e-17 must be"),
         (lambda: Availability.from_share(0.5, 9.0, 1.0), "phase=1.0"),
     ],
 )
