@@ -369,6 +369,15 @@ def test_room_counts_what_fits_on_each_node():
     assert most_actors(nodes, 0.0, 0.1) == 10
 
 
+@pytest.mark.parametrize(
+    ("share", "fitting"), [(0.4, 4), (0.3, 6), (0.6, 2), (0.5, 4), (1.0, 2), (2.0, 1)]
+)
+def test_a_share_of_a_gpu_lies_on_one(share, fitting):
+    """As Ray has it: two actors of 0.4 leave a fifth of each GPU, where none fits."""
+    node = {"Alive": True, "Resources": {"CPU": 64.0, "GPU": 2.0}}
+    assert most_actors([node], 1.0, share) == fitting
+
+
 def test_what_is_imported_from_a_folder_travels_and_what_is_installed_does_not(
     monkeypatch,
 ):

@@ -90,13 +90,22 @@ def most_actors(
     for node in nodes:
         if node["Alive"]:
             have = node["Resources"]
-            asked = {"CPU": num_cpus, "GPU": num_gpus}
-            total += min(
-                int(have.get(name, 0.0) / count + _ROUNDING)
-                for name, count in asked.items()
-                if count
-            )
+            fitting = []
+            if num_cpus:
+                fitting.append(_times(have.get("CPU", 0.0), num_cpus))
+            if num_gpus:
+                fitting.append(_on_gpus(have.get("GPU", 0.0), num_gpus))
+            total += min(fitting)
     return total
+
+
+def _on_gpus(have: float, count: float) -> int:
+    """Return how many actors fit on GPUs: the share of one lies on a single GPU."""
+    return _times(have, count) if count >= 1 else int(have) * _times(1.0, count)
+
+
+def _times(have: float, count: float) -> int:
+    return int(have / count + _ROUNDING)
 
 
 def local_modules() -> dict[str, Path]:
