@@ -404,6 +404,28 @@ def test_code_counts_as_it_was_imported():
     )
 
 
+def test_what_no_node_is_sent_makes_no_difference(tmp_path):
+    (tmp_path / "a.py").write_text("1")
+    before = code_hash(tmp_path)
+    for name in (".venv", ".git", "__pycache__"):
+        (tmp_path / name / "lib").mkdir(parents=True)
+        (tmp_path / name / "lib" / "b.py").write_text("2")
+    (tmp_path / ".#a.py").symlink_to("user@host.1")  # Emacs locks what it edits
+    (tmp_path / "folder.py").mkdir()
+    assert code_hash(tmp_path) == before
+
+
+def test_a_module_whose_file_is_gone_is_not_sent(tmp_path, monkeypatch):
+    path = tmp_path / "made_up_and_gone.py"
+    path.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, path.stem, raising=False)
+    __import__(path.stem)
+    assert path.stem in local_modules()
+    path.unlink()
+    assert path.stem not in local_modules()
+
+
 def test_what_differs_is_said_in_one_line(tmp_path):
     here = NodeFacts({"torch": "2.13", "flwr": "1.41"}, "x86")
     there = NodeFacts({"torch": "2.12", "flwr": "1.41", "data": "1f"}, "arm")

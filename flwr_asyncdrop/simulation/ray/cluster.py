@@ -17,7 +17,7 @@ from typing import Any
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.readable import first_line, one_line
-from flwr_asyncdrop.simulation.ray.node_facts import path_of
+from flwr_asyncdrop.simulation.ray.node_facts import UNSENT_FOLDERS, path_of
 
 AUTO = "auto"
 """The address of the cluster that this machine is a node of."""
@@ -28,7 +28,7 @@ _SECONDS_TO_CONNECT = 10.0
 _ROUNDING = 1e-6
 # The script, also as multiprocessing calls it: an actor has another one.
 _MAIN = ("__main__", "__mp_main__")
-_NOT_SENT = ("**/__pycache__/", "**/.git/", "**/.venv/", "**/*.pyc")
+_NOT_SENT = (*(f"**/{name}/" for name in UNSENT_FOLDERS), "**/*.pyc")
 
 
 def problem_of_address(address: str) -> str:

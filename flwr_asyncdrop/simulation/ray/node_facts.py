@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +14,9 @@ import torch
 
 Fingerprint = Callable[[], Mapping[str, str]]
 """Returns what else has to be equal, by name, such as a hash of the data."""
+
+UNSENT_FOLDERS = ("__pycache__", ".git", ".venv")
+"""Folders within a package that no node is sent."""
 
 _PACKAGES = ("flwr", "torch", "numpy")
 _HERE = Path(__file__).parents[2]
@@ -73,23 +76,36 @@ def as_imported(code: Mapping[str, str]) -> dict[str, str]:
 
 
 def path_of(module: ModuleType) -> Path | None:
-    """Return a package's folder, or a module's file if it is Python; else None."""
+    """Return a package's folder, or a module's file if it is Python; else None.
+
+    None, too, if it is not there any more, as a file that was made to be imported.
+    """
     folders = list(getattr(module, "__path__", ()))
     if folders:
         path = Path(folders[0])
         return path.resolve() if len(folders) == 1 and path.is_dir() else None
     file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file and file.endswith(".py") else None
+    if not file or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    return path if path.is_file() else None
 
 
 def code_hash(path: Path) -> str:
     """Return a hash of a Python file, or of all in a folder: names and contents."""
     digest = hashlib.sha256()
-    for each in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+    for each in sorted(_python_files(path)) if path.is_dir() else [path]:
         content = each.read_bytes()
         name = "" if each == path else each.relative_to(path).as_posix()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:_LENGTH]
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*.py"):
+        is_sent = not {*UNSENT_FOLDERS} & {*path.relative_to(folder).parts}
+        if is_sent and path.is_file():  # an editor's lock is a link to nowhere
+            yield path
 
 
 def _version(package: str) -> str:
