@@ -300,6 +300,26 @@ class TestANodeThatDiffers:
         ):
             RayRunner(APP, actors=2, fingerprint=data)
 
+    def test_a_head_that_is_silent_is_not_asked_what_other_nodes_there_are(
+        self, use, fingerprint, monkeypatch
+    ):
+        """Ray would wait a minute for it, and then end the process."""
+
+        def nodes():
+            raise AssertionError("Ray was asked")
+
+        data, holder = fingerprint
+        good = Node("good")
+        ray = holder["ray"] = use(FakeRay([Node("bad", room=1, data="other"), good]))
+        with grid_on(actors=2, fingerprint=data) as (_, runner):
+            runner.collect(0.0)
+            assert runner._fleet.has_refused
+            monkeypatch.setattr(ray, "nodes", nodes)
+            runner._fleet._head.is_silent = True
+            for actor in [*runner._fleet.ready]:
+                runner._fleet.lose(actor, RuntimeError("The node died."))
+            assert runner.collect(0.0) == []
+
     def test_one_on_which_the_client_app_fails(self, use, monkeypatch):
         use(FakeRay([Node("bad")]))
         monkeypatch.setattr(
@@ -355,6 +375,12 @@ def test_an_address_where_nobody_listens_is_known_at_once():
         port = probe.getsockname()[1]
     with pytest.raises(RunError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
         connect(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["a..b:6379", f"{'a' * 64}:6379"])
+def test_an_address_that_can_be_none_is_one_line(address):
+    with pytest.raises(RunError, match=f"no Ray cluster answers at {address}"):
+        connect(address)
 
 
 def test_room_counts_what_fits_on_each_node():

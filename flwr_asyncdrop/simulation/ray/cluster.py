@@ -136,7 +136,7 @@ def _check_answers(host: str, port: int) -> None:
     try:
         with socket.create_connection((host, port), _SECONDS_TO_CONNECT):
             pass
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # no port, no name
         raise RunError(
             f"no Ray cluster answers at {host}:{port} ({first_line(error)}): start one "
             "with `ray start --head`, and name its address"

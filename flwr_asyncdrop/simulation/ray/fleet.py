@@ -139,7 +139,7 @@ class Fleet:
 
     def trouble(self) -> str:
         """Say in one line why no actor can be expected any more; "" while one can."""
-        if self.ready:
+        if self.ready or self._head.is_silent:
             return ""
         refusals = "; ".join(self._refused.values())
         if self._refused and self._refused.keys() >= self._nodes():
