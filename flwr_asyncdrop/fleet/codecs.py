@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import in_interval
+from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.wire.codec import PRESETS, Codec, codec
 
 PACKED = "packed"
@@ -125,6 +126,12 @@ class AutoCodec(CodecChoice):
         _SHARES.check("share", self.share)
         if not self.ladder:
             raise ConfigError("ladder=() has no codec: list at least one")
+        for each in (*self.ladder, self.unknown, self.typical):
+            if not isinstance(each, Codec):
+                raise ConfigError(
+                    f"AutoCodec has {printable(shown(each))}, which is no codec: pass "
+                    "one as codec('q4') of flwr_asyncdrop.wire.codec makes it"
+                )
 
     @property
     def uses_feedback(self) -> bool:

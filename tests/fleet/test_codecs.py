@@ -79,3 +79,12 @@ def test_a_ladder_has_a_codec_and_feedback_is_known():
         AutoCodec(ladder=())
     assert not AutoCodec().uses_feedback
     assert AutoCodec(ladder=(PRESETS["topk-q4"],)).uses_feedback
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"ladder": ("q4",)}, {"ladder": "q4"}, {"unknown": "q4"}, {"typical": None}],
+)
+def test_a_name_is_no_codec(wrong):
+    with pytest.raises(ConfigError, match=r"is no codec: pass one as codec\('q4'\)"):
+        AutoCodec(**wrong)
