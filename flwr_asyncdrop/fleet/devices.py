@@ -27,7 +27,8 @@ class Devices:
         self, profiles: Sequence[DeviceProfile] | None, model_bytes: tuple[int, int]
     ) -> None:
         self.profiles = profiles
-        # Of a task with the full model, from dispatch to reply; infinity if unknown.
+        # Of a task with the full model, from dispatch to reply; infinity if unknown. Of
+        # a simulated device they are those of its local steps, without transfers.
         self.seconds: list[float] = []
         # Of real devices that report.
         self.capacities: dict[int, Capacity] = {}

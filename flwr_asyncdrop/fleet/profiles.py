@@ -55,6 +55,7 @@ class DeviceProfile:
     ----------
     seconds_per_task : float
         Time for the local steps of one task with the full model, in virtual seconds.
+        Speed ranks go by it alone, whatever the link.
     bytes_per_second_down, bytes_per_second_up : float
         Bandwidth to the device and from it; infinite by default, which is what the
         paper's fleet assumes.

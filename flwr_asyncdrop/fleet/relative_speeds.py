@@ -67,7 +67,8 @@ class RelativeSpeeds:
     def slowness(self) -> NDArray[np.float64]:
         """What ranks go by: seconds of a task with the full model, by device.
 
-        Infinity if nothing is known. A declared speed replaces what is measured: it
+        Infinity if nothing is known. Of simulated devices they are those of the local
+        steps, without transfers. A declared speed replaces what is measured: it
         counts as many seconds as declared devices that were measured take for it, in
         the median.
         """
@@ -113,8 +114,8 @@ class RelativeSpeeds:
     def times_faster(self, device: int) -> float:
         """Return how many times as long the median device takes as this one.
 
-        From dispatch to reply, as the server sees it, whatever devices report. 1 while
-        nothing is known of it.
+        From dispatch to reply, as the server sees it, whatever devices report; of a
+        simulated one, by its local steps. 1 while nothing is known of it.
         """
         seconds = self._devices.seconds[device]
         if seconds in (0, math.inf):

@@ -26,14 +26,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import (
     BYTES_PER_MEGABIT,
     BYTES_PER_MEGABYTE,
     DeviceProfile,
 )
-from flwr_asyncdrop.parameters import read_number
+from flwr_asyncdrop.parameters import read_number, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
 
 _AS_THEY_ARE = ("latency", "jitter", "dropout")
@@ -48,9 +48,10 @@ _COLUMNS = (*_SPEEDS, *_AS_THEY_ARE, "period", "available", *_ENERGY)
 def read_trace(path: AnyPath, local_steps: int) -> list[DeviceProfile]:
     """Read the devices of a trace file, in its order; at least one.
 
-    `local_steps` are the training steps of a task. DataError, with the line's number,
-    if the file cannot be read or a line is wrong.
+    `local_steps` are the training steps of a task, 1 or more. DataError, with the
+    line's number, if the file cannot be read or a line is wrong.
     """
+    local_steps = whole_from(1).check("local_steps", local_steps)
     path = as_path("path", path)
     lines = re.split(r"\r\n|\r|\n", _text(path))
     devices: list[DeviceProfile] = []
@@ -77,8 +78,10 @@ def trace_fleet(
     """Return a fleet of any size of the devices of a trace, fastest first.
 
     The first `num_devices` are taken; a shorter trace is repeated. A partition by speed
-    level expects this order.
+    level expects this order. ConfigError if there are no `devices`.
     """
+    if not devices:
+        raise ConfigError("devices=[] is no fleet: list at least one DeviceProfile")
     taken = (devices[index % len(devices)] for index in range(num_devices))
     return sorted(taken, key=lambda device: device.seconds_per_task)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.fleet.availability import Availability
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.fleet.traces import _COLUMNS, read_trace, trace_fleet
@@ -149,6 +149,14 @@ A, B, C = (DeviceProfile(seconds) for seconds in (3.0, 1.0, 2.0))
 )
 def test_a_trace_is_repeated_from_its_beginning_and_sorted_by_speed(count, expected):
     assert trace_fleet([A, B, C], count) == expected
+
+
+def test_a_fleet_of_no_devices_and_tasks_of_no_steps_are_refused():
+    with pytest.raises(ConfigError, match="is no fleet"):
+        trace_fleet([], 3)
+    for wrong in (0, -1, math.nan, 1.5, "10"):
+        with pytest.raises(ConfigError, match=r"local_steps=.* must be at least 1"):
+            read_trace(EXAMPLE, wrong)
 
 
 def test_the_documentation_names_every_column():
