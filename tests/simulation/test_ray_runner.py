@@ -2,11 +2,12 @@
 
 import logging
 import re
+import signal
 import socket
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
+from flwr_asyncdrop.simulation.ray import cluster as cluster_module
 from flwr_asyncdrop.simulation.ray import fleet as fleet_module
 from flwr_asyncdrop.simulation.ray import runner as runner_module
 from flwr_asyncdrop.simulation.ray.cluster import (
@@ -375,6 +377,55 @@ def test_an_address_where_nobody_listens_is_known_at_once():
         port = probe.getsockname()[1]
     with pytest.raises(RunError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
         connect(f"127.0.0.1:{port}")
+
+
+class EndedError(BaseException):
+    """What a process raises at SIGTERM."""
+
+
+@contextmanager
+def ended_by_sigterm():
+    """Expect that this process's own handler ends what is in the block."""
+
+    def end(number, frame):
+        raise EndedError
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(EndedError):
+            yield
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_sigterm_while_ray_connects_is_handled_as_it_always_is(monkeypatch):
+    def init(**options):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+        signal.raise_signal(signal.SIGTERM)
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(cluster_module, "require", lambda *_: ray)
+    with ended_by_sigterm():
+        connect("auto")
+
+
+def test_a_sigterm_while_actors_start_is_handled_as_it_always_is(use, monkeypatch):
+    ray = use(FakeRay([Node("one")]))
+    wait = ray.wait
+
+    def interrupted(*arguments, **options):
+        """Ray runs handlers while it waits, and raises its own exit for theirs."""
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except EndedError:
+            raise SystemExit(1) from None
+        return wait(*arguments, **options)
+
+    monkeypatch.setattr(ray, "wait", interrupted)
+    with ended_by_sigterm():
+        RayRunner(APP, actors=1)
+    assert all(handle.is_dead for handle in ray.handles)
 
 
 @pytest.mark.parametrize("address", ["a..b:6379", f"{'a' * 64}:6379"])

@@ -145,13 +145,22 @@ def _check_answers(host: str, port: int) -> None:
 
 @contextmanager
 def _own_sigterm() -> Iterator[None]:
-    """Keep what this process does at SIGTERM, which Ray replaces."""
+    """Keep what this process does at SIGTERM, which Ray replaces.
+
+    One that comes meanwhile is Ray's SystemExit; then it is handled as it always is.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
+    has_ended = False
     try:
         yield
+    except SystemExit:
+        has_ended = True
+        raise
     finally:
         if before is not None:  # else it is none of Python's
             signal.signal(signal.SIGTERM, before)
+            if has_ended:
+                signal.raise_signal(signal.SIGTERM)

@@ -12,6 +12,7 @@ from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.parameters import in_interval, integer_in
 from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
+from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.ray.actor import from_parts, to_parts
 from flwr_asyncdrop.simulation.ray.cluster import (
     AUTO,
@@ -210,10 +211,13 @@ class RayRunner(Runner):
         if not references:
             time.sleep(min(timeout, _PAUSE))
             return []
-        done, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
-        if done and len(references) > 1:
-            # All that are over: it does not wait for the others.
-            done, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        # Ray runs handlers of signals in it, and makes an exit of its own of theirs.
+        with held_signals():
+            done, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
+            if done and len(references) > 1:
+                # All that are over: it does not wait for the others.
+                count = len(references)
+                done, _ = self._ray.wait(references, num_returns=count, timeout=0)
         return list(done)
 
     def _hand_out(self) -> None:
