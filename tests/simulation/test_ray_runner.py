@@ -503,6 +503,12 @@ def test_a_module_whose_file_is_gone_is_not_sent(tmp_path, monkeypatch):
     assert path.stem not in local_modules()
 
 
+@pytest.mark.parametrize("wrong", ["abc", None, ["data"], {1: "abc"}])
+def test_a_fingerprint_that_is_no_mapping_is_one_line(wrong):
+    with pytest.raises(ConfigError, match="return a mapping of names to texts"):
+        NodeFacts.here(lambda: wrong)
+
+
 def test_what_differs_is_said_in_one_line(tmp_path):
     here = NodeFacts({"torch": "2.13", "flwr": "1.41"}, "x86")
     there = NodeFacts({"torch": "2.12", "flwr": "1.41", "data": "1f"}, "arm")

@@ -12,6 +12,9 @@ from typing import Self
 
 import torch
 
+from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import printable, shown
+
 Fingerprint = Callable[[], Mapping[str, str]]
 """Returns what else has to be equal, by name, such as a hash of the data."""
 
@@ -37,7 +40,7 @@ class NodeFacts:
             "python": platform.python_version(),
             **{name: _version(name) for name in _PACKAGES},
             "flwr-asyncdrop": f"code {code_hash(_HERE)}",
-            **({} if fingerprint is None else fingerprint()),
+            **({} if fingerprint is None else _given(fingerprint)),
         }
         return cls(facts, _processors())
 
@@ -106,6 +109,17 @@ def _python_files(folder: Path) -> Iterator[Path]:
         is_sent = not {*UNSENT_FOLDERS} & {*path.relative_to(folder).parts}
         if is_sent and path.is_file():  # an editor's lock is a link to nowhere
             yield path
+
+
+def _given(fingerprint: Fingerprint) -> Mapping[str, str]:
+    """Return what a user's function returns; ConfigError if that is no mapping."""
+    found: object = fingerprint()
+    if isinstance(found, Mapping) and all(isinstance(name, str) for name in found):
+        return found
+    raise ConfigError(
+        f"fingerprint returned {printable(shown(found))}: return a mapping of names to "
+        "texts, e.g. {'data': 'a hash'}"
+    )
 
 
 def _version(package: str) -> str:
