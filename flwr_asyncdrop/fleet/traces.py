@@ -155,7 +155,12 @@ def _device(cells: Mapping[str, str], local_steps: int) -> DeviceProfile:
 def _availability(cells: Mapping[str, str]) -> Availability:
     intervals = []
     for text in cells["available"].split():
-        start, _, end = text.partition("-")
+        start, dash, end = text.partition("-")
+        if not dash:
+            raise ValueError(
+                f"available: {text[:_SHOWN]!r} is no interval: write START-END, e.g. "
+                "0-25200, and a space to the next"
+            )
         intervals.append((_number("available", start), _number("available", end)))
     return Availability(_positive(cells, "period"), tuple(intervals))
 
