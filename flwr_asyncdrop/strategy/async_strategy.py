@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Result
 from flwr_asyncdrop.completeness.own_state import Digests, OwnState
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.machine_memory import Memory
+from flwr_asyncdrop.observers.joined import JoinedDevices
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
@@ -30,6 +31,7 @@ from flwr_asyncdrop.strategy.resuming import own_state, run_settings, unresumabl
 from flwr_asyncdrop.strategy.round_hooks import RoundHooks
 from flwr_asyncdrop.strategy.running import running
 from flwr_asyncdrop.strategy.runs import run_on
+from flwr_asyncdrop.strategy.sampling import Sampling
 from flwr_asyncdrop.strategy.start import Connection, StartArguments, assemble
 from flwr_asyncdrop.strategy.train_configs import (
     Config,
@@ -287,6 +289,7 @@ class AsyncStrategy(FlowerHooks):
                 collector,
                 hooks,
                 UnchangedReplies(),
+                JoinedDevices(run, Sampling.of(self).training),
                 ProgressLog(stopping.num_updates, stopping.max_seconds),
                 *logs,
                 *self.callbacks,

@@ -153,3 +153,30 @@ def test_wrong_values_are_echoed(arguments, says):
 def test_the_log_says_how_many_updates_there_will_be(log):  # noqa: F811
     sent(AsyncFedAvg(fraction_train=0.5), nodes=10, rounds=3)
     assert "3 rounds of 5 updates: 15 updates" in log.text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "warnings"),
+    [
+        (AsyncFedAvg(fraction_train=0.5), 1),
+        (SyncFedAvg(), 1),
+        (AsyncFedAvg(in_flight=2), 0),
+        (AsyncFedAvg(fraction_train=0.5, fleet=speed_levels), 0),
+        (AsyncFedAvg(fraction_train=0.1), 0),
+    ],
+)
+def test_the_log_says_once_that_more_nodes_have_come(strategy, warnings, log):  # noqa: F811
+    def train(message):
+        grid.node_ids = range(1, 9)
+        return measuring(plus_one)(message)
+
+    grid = HandlerGrid(train, node_ids=range(1, 5))
+    strategy.fraction_evaluate = 0.0
+    strategy.start(grid, record(ZEROS), num_rounds=5)
+    said = [line for line in log.text.splitlines() if "connected by now" in line]
+    assert len(said) == warnings
+    if warnings:
+        trains = 4 if isinstance(strategy, SyncFedAvg) else 2
+        assert f"8 devices are connected by now, and {trains} train at any" in said[0]
+        assert f"in_flight={2 * trains} says" in said[0]
+        assert "min_available_nodes=8 waits" in said[0]
