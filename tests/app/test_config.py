@@ -276,12 +276,73 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
             ["combine='median'", "trim=0.1", "'trimmed-mean'"],
         ),
         ({"algo": "fedbuff", "trim": 0.2}, ["combine='mean'", "trim=0.2"]),
+        (
+            {"algo": "async-weighted", "weighting-a": 2.0},
+            ["weighting='capability'", "weighting-a=2.0", "weighting='hinge'"],
+        ),
+        (
+            {"algo": "fedbuff", "weighting": "constant", "weighting-b": 1.0},
+            ["weighting='constant'", "weighting-b=1.0"],
+        ),
+        (
+            {"algo": "fedbuff-wait", "weighting-b": 0.0},
+            ["weighting='polynomial'", "weighting-b=0.0", "weighting='hinge'"],
+        ),
+        (
+            {"algo": "asyncdrop-plus", "waits": False, "wait-limit": 2.0},
+            ["waits=false", "wait-limit=2.0", "waits=true"],
+        ),
+        (
+            {"algo": "asyncdrop-plus", "group-memory": False, "adaptive-memory": True},
+            ["group-memory=false", "adaptive-memory=True"],
+        ),
+        (
+            {
+                "algo": "asyncdrop-plus",
+                "group-memory": False,
+                "adaptive-staleness": True,
+            },
+            ["group-memory=false", "adaptive-staleness=True"],
+        ),
+        (
+            {
+                "algo": "asyncdrop-plus",
+                "adaptive-memory": False,
+                "adaptive-staleness": True,
+            },
+            ["adaptive-memory=false", "adaptive-staleness=True"],
+        ),
+        (
+            {"algo": "asyncdrop-plus", "combine": "median", "adaptive-memory": True},
+            ["combine='median'", "adaptive-memory=True", "combine='mean'"],
+        ),
+        (
+            {
+                "algo": "asyncdrop-plus",
+                "combine": "trimmed-mean",
+                "adaptive-staleness": True,
+            },
+            ["combine='trimmed-mean'", "adaptive-staleness=True"],
+        ),
         ({"dataset": "imdb"}, ["dataset='imdb'", "model='cnn'", "'lstm'"]),
         ({"model": "lstm"}, ["model='lstm'", "dataset='digits'", "'imdb'"]),
         ({"dirichlet-alpha": 0.1}, ["partition='speed-level'", "dirichlet-alpha=0.1"]),
         ({"data-dir": "/data"}, ["dataset", "data-dir"]),
         ({"download": True}, ["dataset", "download"]),
         ({"dataset": "cifar10", "download": True}, ["download", "data-dir"]),
+        (
+            {"dataset": "my.data:load", "download": True, "data-dir": "/data"},
+            ["dataset='my.data:load'", "download=True", "fashion-mnist, cifar10"],
+        ),
+        (
+            {
+                "dataset": "diamonds",
+                "model": "mlp",
+                "download": True,
+                "data-dir": "/data",
+            },
+            ["dataset='diamonds'", "download=True"],
+        ),
         ({"clock": "wall", "speed-ratio": 8.0}, ["clock", "speed-ratio"]),
         ({"clock": "wall", "trace": "/t.csv"}, ["clock", "trace"]),
         ({"clock": "wall", "duration": "paper"}, ["clock", "duration"]),
@@ -323,6 +384,14 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"algo": "async-fedavg"})
     RunConfig.parse({"algo": "layerwise-asyncdrop", "drop-rate": 0.5})
     RunConfig.parse({"algo": "fedavg", "combine": "trimmed-mean", "trim": 0.1})
+    RunConfig.parse({"algo": "fedbuff", "weighting-a": 2.0})
+    hinge = {"weighting": "hinge", "weighting-a": 2.0, "weighting-b": 1.0}
+    RunConfig.parse({"algo": "async-weighted", **hinge})
+    plus = {"algo": "asyncdrop-plus"}
+    RunConfig.parse({**plus, "wait-limit": 2.0, "adaptive-memory": True})
+    off = {"group-memory": False, "adaptive-memory": False, "adaptive-staleness": False}
+    RunConfig.parse({**plus, **off, "waits": False})
+    RunConfig.parse({**plus, "combine": "median", "adaptive-memory": False})
     RunConfig.parse({"levels": 1})
     RunConfig.parse({"levels": 1, "speed-ratio": 1.0})
     RunConfig.parse({"lr-milestones": ""})

@@ -1,12 +1,14 @@
 """What the values of a run-config must not be like together."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app.data import (
     DATASET_NAMES,
+    DOWNLOADS,
     NEXT_WORD_DATASETS,
     TABLE_DATASETS,
     TEXT_DATASETS,
@@ -46,6 +48,21 @@ def _resumes_elsewhere(config: Any) -> bool:
     return folder.absolute() != Path(config.out_dir).expanduser().absolute()
 
 
+def _is_off(config: Any, switch: str) -> bool:
+    return getattr(config.algorithm, switch.replace("-", "_"), None) is False
+
+
+def _is_in_vain(config: Any, switch: str, without: str) -> bool:
+    """Return whether a switch is on that has no effect while another one is off."""
+    return _is_off(config, without) and not _is_off(config, switch)
+
+
+def _is_robust(config: Any, switch: str) -> bool:
+    """Return whether a switch is on that has no effect on a robust `combine`."""
+    mean = getattr(config.algorithm, "combine", "mean") == "mean"
+    return not mean and not _is_off(config, switch)
+
+
 NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: not has_scope(type(c.algorithm)),
@@ -58,6 +75,46 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "combine={c.algorithm.combine!r} cuts nothing off",
         ("trim",),
         "choose combine='trimmed-mean'",
+    ),
+    (
+        lambda c: getattr(c.algorithm, "weighting", "") in ("capability", "constant"),
+        "weighting={c.algorithm.weighting!r} has neither a nor b",
+        ("weighting-a", "weighting-b"),
+        "choose weighting='hinge'",
+    ),
+    (
+        lambda c: getattr(c.algorithm, "weighting", "") == "polynomial",
+        "weighting='polynomial' has no b",
+        ("weighting-b",),
+        "choose weighting='hinge'",
+    ),
+    (
+        lambda c: _is_off(c, "waits"),
+        "waits=false lets no device wait",
+        ("wait-limit",),
+        "choose waits=true",
+    ),
+    *(
+        (
+            partial(_is_in_vain, switch=switch, without=without),
+            f"{without}=false switches {switch} off, too",
+            (switch,),
+            f"choose {without}=true",
+        )
+        for switch, without in (
+            ("adaptive-memory", "group-memory"),
+            ("adaptive-staleness", "group-memory"),
+            ("adaptive-staleness", "adaptive-memory"),
+        )
+    ),
+    *(
+        (
+            partial(_is_robust, switch=switch),
+            "combine={c.algorithm.combine!r} measures no changes",
+            (switch,),
+            "choose combine='mean'",
+        )
+        for switch in ("adaptive-memory", "adaptive-staleness")
     ),
     (
         lambda c: c.algorithm.checked_selection() is not None,
@@ -100,6 +157,12 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "dataset='digits' is embedded",
         ("data-dir", "download"),
         "choose another dataset",
+    ),
+    (
+        lambda c: c.dataset not in DOWNLOADS,
+        "dataset={c.dataset!r} cannot be downloaded, only put into data-dir by hand",
+        ("download",),
+        f"choose from {', '.join(DOWNLOADS)}",
     ),
     (
         lambda c: c.clock == "wall",

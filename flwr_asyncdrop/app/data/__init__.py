@@ -3,6 +3,7 @@
 from flwr_asyncdrop.app.data.dataset import Dataset, Normalise, Split
 from flwr_asyncdrop.app.data.datasets import (
     DATASET_NAMES,
+    DOWNLOADS,
     NEXT_WORD_DATASETS,
     TABLE_DATASETS,
     TEXT_DATASETS,
@@ -14,6 +15,7 @@ from flwr_asyncdrop.app.data.sizes import Sizes
 
 __all__ = [
     "DATASET_NAMES",
+    "DOWNLOADS",
     "NEXT_WORD_DATASETS",
     "TABLE_DATASETS",
     "TEXT_DATASETS",

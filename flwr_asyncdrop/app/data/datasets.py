@@ -38,6 +38,13 @@ TABLE_DATASETS = tuple(
     for name, entry in CATALOGUE.items()
     if len(entry.input_shape) == 1 and not entry.vocabulary
 )
+DOWNLOADS = tuple(
+    name
+    for name, entry in CATALOGUE.items()
+    if any(source.torchvision for source in entry.sources)
+)
+"""Those that ``download=true`` fetches."""
+
 _WHOLE = Sizes()
 
 
