@@ -189,10 +189,12 @@ class DeviceWork:
         augment = None
         if config.augment:
             augment = CropAndFlip(torch_generator(self.seed, "augment"))
+        # A tensor of one position would be a single number to NumPy
+        samples = torch.from_numpy(self.samples)
         loss = training.train(
             in_precision(self.model, config.precision),
             local,
-            lambda at: self.data.batch("train", self.samples[at], self.device, augment),
+            lambda at: self.data.batch("train", samples[at], self.device, augment),
             len(self.samples),
             torch_generator(self.seed, "order"),
         )

@@ -94,6 +94,13 @@ def test_the_reply_has_the_shapes_that_were_sent(size, narrow_state):
     assert metrics["wall-train-seconds"] > 0
 
 
+def test_a_batch_may_be_of_one_sample():
+    """A device with one sample has no other batches."""
+    reply = call(full_state(), run_config={**RUN_CONFIG, "batch-size": 1})
+    assert not reply.has_error()
+    assert 0 < reply.content["metrics"]["train-loss"] < 10
+
+
 def test_without_scale_a_submodel_is_a_narrow_model_and_nothing_else(monkeypatch):
     run_config = {**RUN_CONFIG, "model": "mlp"}
     generator = torch.Generator().manual_seed(1)
