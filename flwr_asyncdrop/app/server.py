@@ -35,6 +35,7 @@ from flwr_asyncdrop.app.flwr_run import (
 )
 from flwr_asyncdrop.app.lr_schedule import ExpectedSchedule
 from flwr_asyncdrop.app.missed_decays import MissedDecays
+from flwr_asyncdrop.app.needless_keys import warn_of_needless
 from flwr_asyncdrop.app.run_folder import EarlierFiles, RunFolder, output_dir
 from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.checkpoint import Checkpointer
@@ -164,6 +165,7 @@ def _train(
     missed = MissedDecays(config, schedule)
     callbacks = [*watching, earlier, history, test, missed, *callbacks]
     strategy = build_strategy(config, callbacks, checkpointer, schedule)
+    warn_of_needless(config, strategy.plan)
     weights = weights_of(initial_model(config))
     check_types(weights)
     try:

@@ -25,7 +25,8 @@ from flwr_asyncdrop.submodel.verification.gradients import find_other_gradients
 from flwr_asyncdrop.submodel.verification.training import find_untrainable
 from flwr_asyncdrop.submodel.verification.verify import find_faults
 
-_RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
+RESIDUAL = "carried by a residual stream, which the scope 'internal' leaves whole"
+"""Why ``Plan.left_out`` has a group of the scope ``"all"``."""
 
 
 @cpu_by_default()
@@ -85,7 +86,7 @@ def plan_submodels(
         probe, plan = _discover(probe, streams=scope == "stream")
         if scope == "internal":
             residual = [n for n, g in enumerate(plan.groups) if g.kind == "residual"]
-            plan = leave_out(plan, dict.fromkeys(residual, _RESIDUAL))
+            plan = leave_out(plan, dict.fromkeys(residual, RESIDUAL))
         plan = leave_out(plan, find_faults(probe, plan))
         plan = leave_out(plan, find_other_gradients(probe, plan))
     source, example = _to_train(model, probe), probe.training_example
