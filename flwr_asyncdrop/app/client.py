@@ -14,7 +14,7 @@ from torch import nn
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.algorithms import Algorithm
-from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.config import RunConfig, key_table
 from flwr_asyncdrop.app.data import Dataset
 from flwr_asyncdrop.app.data.augment import CropAndFlip
 from flwr_asyncdrop.app.device import best_device
@@ -211,9 +211,11 @@ def _config(context: Context) -> RunConfig:
     """Return the run's config, with the node's own data folder if it has one."""
     config = RunConfig.parse(context.run_config)
     folder = context.node_config.get("data-dir")
-    if not isinstance(folder, str) or config.dataset == "digits":
+    if folder is None or config.dataset == "digits":
         return config
-    return replace(config, data_dir=folder)
+    key = replace(key_table()["data-dir"], name="--node-config data-dir")
+    found = key.details.range.check(key.name, key.typed(folder))
+    return replace(config, data_dir=found)
 
 
 def _partition(

@@ -214,6 +214,21 @@ def test_a_node_that_does_not_know_its_data_is_refused_in_one_line(node, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        (2024, "--node-config data-dir=2024 must be a string in quotes"),
+        ("a\0b", "--node-config data-dir='a\\x00b' must be a path"),
+        ("/absent", "no fashion-mnist in /absent"),
+    ],
+)
+def test_a_folder_of_the_nodes_own_is_checked(folder, says):
+    run_config = {**RUN_CONFIG, "dataset": "fashion-mnist", "data-dir": "/of/the/run"}
+    with pytest.raises(AsyncDropError) as caught:
+        call(full_state(), run_config=run_config, node_config={"data-dir": folder})
+    assert says in str(caught.value)
+
+
 def test_arrays_of_another_model_are_refused_in_one_line():
     other = {
         name: tensor for name, tensor in full_state().items() if "bias" not in name

@@ -90,10 +90,7 @@ def damaged(path: Path, reason: str) -> DataError:
     """Return the error for a file whose content is not what it should be."""
     if not path.exists():
         path = find_file(path.parent, path.name) or path
-    return DataError(
-        f"{path} is damaged ({reason}); delete it and fetch it again, "
-        "by hand or with download=true"
-    )
+    return DataError(f"{path} is damaged ({reason}); delete it and fetch it again")
 
 
 def download(source: Source, data_dir: Path) -> Path:

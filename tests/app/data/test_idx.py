@@ -43,7 +43,7 @@ def test_plain_is_preferred(tmp_path):
 )
 def test_damaged(tmp_path, content, reason):
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(DataError, match=f"x is damaged .*{reason}.*download=true"):
+    with pytest.raises(DataError, match=f"x is damaged .*{reason}.*fetch it again$"):
         read_idx(tmp_path, "x")
 
 

@@ -89,6 +89,7 @@ def test_damaged_lines(tmp_path, content):
     with pytest.raises(DataError, match=r"imdb\.jsonl is damaged") as caught:
         read_lines(tmp_path)
     assert "\n" not in str(caught.value)
+    assert "download=true" not in str(caught.value)
 
 
 def test_truncated_gzip(tmp_path):
