@@ -20,9 +20,11 @@ def said(caplog, settings):
         ({"scope": "internal"}, "scope='internal' makes no difference to model='mlp'"),
         ({**RESNET, "scope": "stream"}, "no residual stream under LayerNorm or RMSN"),
         ({"round-to": 129}, "round-to=129 makes no difference to model='mlp': its lay"),
+        ({"deadline": 1.5}, "deadline=1.5 makes no difference: it is a multiple of"),
+        ({"late": "drop", "dropout": 0.1}, "late='drop' makes no difference: without"),
     ],
 )
-def test_a_key_that_leaves_submodels_as_they_are_is_named(settings, says, caplog):
+def test_a_key_that_changes_nothing_is_named(settings, says, caplog):
     (line,) = said(caplog, settings)
     assert says in line
 
@@ -34,7 +36,11 @@ def test_a_key_that_leaves_submodels_as_they_are_is_named(settings, says, caplog
         {**RESNET, "scope": "internal"},
         {**TEXT, "scope": "stream"},
         {"algo": "fedavg"},
+        {"deadline": 0.0},
+        {"deadline": 1.5, "dropout": 0.1},
+        {"deadline": 1.5, "late": "drop", "jitter": 0.1},
+        {"deadline": 1.5, "late": "drop", "clock": "wall"},
     ],
 )
-def test_one_that_does_not_is_no_news(settings, caplog):
+def test_one_that_changes_something_is_no_news(settings, caplog):
     assert said(caplog, settings) == []
