@@ -1,6 +1,7 @@
 """Evaluating a model, on a client or on the server's test set."""
 
 import copy
+import math
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ from flwr_asyncdrop.app.experiment import (
     load_data,
     trained_model,
 )
-from flwr_asyncdrop.app.learning import Classification, LearningTask, Totals
+from flwr_asyncdrop.app.learning import (
+    Classification,
+    LearningTask,
+    NextToken,
+    Totals,
+)
 from flwr_asyncdrop.app.precision import in_precision
 from flwr_asyncdrop.app.training import isolated_randomness
 from flwr_asyncdrop.exceptions import ConfigError
@@ -30,6 +36,7 @@ from flwr_asyncdrop.server.state import RunState
 
 LEVEL_ACCURACY = "level-accuracy"
 _BATCH = 500
+_MOST_LOGITS = _BATCH * 32 * 4000  # of a batch of texts: a quarter of a gigabyte
 
 
 def evaluate(
@@ -50,12 +57,21 @@ def evaluate(
     if samples is None:
         samples = np.arange(len(data.train_y if split == "train" else data.test_y))
     totals: Totals = {}
+    size = _batch_size(data)
     with torch.no_grad():
-        for start in range(0, len(samples), _BATCH):
-            inputs, targets = data.batch(split, samples[start : start + _BATCH], device)
+        for start in range(0, len(samples), size):
+            inputs, targets = data.batch(split, samples[start : start + size], device)
             for name, total in data.task.totals(network(inputs), targets).items():
                 totals[name] = total.cpu() + totals.get(name, 0)
     return totals
+
+
+def _batch_size(data: Dataset) -> int:
+    """Return how many samples are evaluated at once; a language model's are large."""
+    if not isinstance(data.task, NextToken):
+        return _BATCH
+    logits = math.prod(data.test_y.shape[1:]) * data.task.vocabulary
+    return min(_BATCH, max(_MOST_LOGITS // max(logits, 1), 1))
 
 
 def check_own(config: RunConfig) -> None:

@@ -5,7 +5,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from flwr_asyncdrop import wire
-from flwr_asyncdrop.app import Classification, Dataset, Normalise
+from flwr_asyncdrop.app import (
+    Classification,
+    Dataset,
+    NextToken,
+    Normalise,
+    evaluation,
+)
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.evaluation import LEVEL_ACCURACY, CentralTest, evaluate
 from flwr_asyncdrop.app.experiment import initial_model, load_data, trained_model
@@ -54,6 +60,19 @@ def test_batches_together_are_the_whole_test_set(count):
         assert accuracy == pytest.approx(expected)
     expected = F.cross_entropy(logits, test_set.test_y).item()
     assert scores["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_texts_are_evaluated_in_batches_of_so_many_logits(monkeypatch):
+    """500 reviews of 200 words would have 4 GB of logits, and as much of their loss."""
+    monkeypatch.setattr(evaluation, "_MOST_LOGITS", 5 * 3 * 4 + 1)
+    texts = torch.arange(36).reshape(12, 3) % 4
+    made = Dataset(texts, texts, texts, texts, NextToken(4), vocabulary=4)
+    model, sizes = nn.Embedding(4, 4), []
+    model.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    totals = evaluate(model, made)
+    assert sizes == [5, 5, 2]
+    whole = F.cross_entropy(model(texts).flatten(0, 1), texts.flatten()).item()
+    assert made.task.metrics(totals)["loss"] == pytest.approx(whole)
 
 
 def test_some_of_the_training_samples():
