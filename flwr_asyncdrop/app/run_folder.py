@@ -170,7 +170,7 @@ def output_dir(config: RunConfig) -> Iterator[Path]:
 def _new_folder(config: RunConfig) -> Path:
     """Make a folder of its own for a run."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config.algorithm.label()}"
+    name = f"{stamp}-{config.algorithm.label()}".replace("/", "_")
     parent, number = make_output_folder(Path.cwd() / "runs"), 1
     out = parent / name
     with changing(parent):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -299,6 +300,13 @@ class SilentlyKept(Kept):
     """One that does not say so."""
 
     keeps_client_state = False
+
+
+@dataclass(frozen=True)
+class Slashed(Kept):
+    """It has a name that is no folder's."""
+
+    name: ClassVar[str] = "mine/kept"
 
 
 class OneAgainstAll(Classification):

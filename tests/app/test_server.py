@@ -8,6 +8,7 @@ from flwr.common.config import parse_config_args
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.app import server
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.run_folder import output_dir
 from flwr_asyncdrop.app.server import checkpointer_of, run_experiment
 from flwr_asyncdrop.checkpoint.files import write as write_checkpoint
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
@@ -66,6 +67,13 @@ def test_what_resumes_a_real_fleets_run_has_a_place_for_its_connection(
     """Without one Flower simulates, on the machine of whoever types it."""
     command = checkpointer_of(RunConfig(clock=clock), tmp_path, "").command(0)
     assert shlex.split(command)[2:-1] == [*place, "--run-config"]
+
+
+def test_an_algorithms_name_may_be_no_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with output_dir(RunConfig(algo="tests.app.own:Slashed")) as out:
+        assert out.parent == tmp_path / "runs"
+        assert out.name.endswith("-mine_kept")
 
 
 def test_going_on_needs_a_checkpoint(tmp_path):
