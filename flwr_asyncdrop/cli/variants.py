@@ -7,7 +7,14 @@ from itertools import product
 from math import prod
 
 from flwr_asyncdrop.algorithms import algorithm
-from flwr_asyncdrop.app.config import SCOPED, RunConfig, Value, has_scope, key_table
+from flwr_asyncdrop.app.config import (
+    SCOPED,
+    RunConfig,
+    Value,
+    has_scope,
+    key_table,
+    needless,
+)
 from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
@@ -100,11 +107,13 @@ def variant_of(
 def preset_settings(preset: Preset, explicit: Mapping[str, Value]) -> dict[str, Value]:
     """Return the run-config of a preset, with keys that override it.
 
-    What means nothing to the algorithm is left out of the preset; if it was given, it
-    is a ConfigError.
+    What means nothing to the algorithm, or beside the keys that override it, is left
+    out of the preset; if it was given, it is a ConfigError.
     """
     ignored = _meaningless(str(explicit.get("algo", RunConfig.algo)))
     own = {key: value for key, value in preset.settings.items() if key not in ignored}
+    for _, keys, _ in needless(RunConfig.read({**own, **explicit})):
+        own = {key: value for key, value in own.items() if key not in keys}
     settings = {**own, **explicit}
     config = RunConfig.parse(settings)
     if preset.epochs and preset.samples and "num-rounds" not in settings:

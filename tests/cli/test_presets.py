@@ -3,6 +3,7 @@ import pytest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.presets import PRESETS, num_rounds
 from flwr_asyncdrop.cli.variants import preset_settings
+from flwr_asyncdrop.exceptions import ConfigError
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -95,3 +96,38 @@ def test_the_papers_resnet_has_the_rules_that_its_algorithms_know(algo, own, dat
     )
     expected = everybodys | {key: rules[key] for key in own}
     assert papers == ours | expected
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "explicit",
+    [
+        {"partition": "iid"},
+        {"partition": "dirichlet", "dirichlet-alpha": 0.1},
+        {"dataset": "digits", "model": "mlp"},
+        {"dataset": "imdb", "model": "lstm"},
+        {"dataset": "diamonds", "model": "mlp"},
+        {"dataset": "own:load", "model": "own:build"},
+        {"trace": "phones.csv"},
+        {"algo": "fedavg"},
+        {"lr-milestones": ""},
+        {"clock": "wall"},
+    ],
+    ids=str,
+)
+def test_what_a_task_says_of_something_else_is_left_out_of_it(name, explicit):
+    """It was refused, with the advice to leave out what nobody had given."""
+    settings = preset_settings(PRESETS[name], explicit)
+    assert {key: settings[key] for key in explicit} == explicit
+
+
+@pytest.mark.parametrize(
+    ("explicit", "says"),
+    [
+        ({"partition": "iid", "shards-per-level": 4}, "contradicts shards-per-level=4"),
+        ({"dataset": "digits", "text-length": 16}, "contradicts text-length=16"),
+    ],
+)
+def test_what_was_given_is_refused_where_it_makes_no_difference(explicit, says):
+    with pytest.raises(ConfigError, match=says):
+        preset_settings(PRESETS["lstm-small"], {"model": "mlp", **explicit})

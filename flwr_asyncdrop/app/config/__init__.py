@@ -1,6 +1,11 @@
 """The run-config of ``flwr run``: its keys, and what they may be."""
 
-from flwr_asyncdrop.app.config.contradictions import DEVICE_KEYS, SCOPED, has_scope
+from flwr_asyncdrop.app.config.contradictions import (
+    DEVICE_KEYS,
+    SCOPED,
+    has_scope,
+    needless,
+)
 from flwr_asyncdrop.app.config.earlier import earlier_values
 from flwr_asyncdrop.app.config.key_table import INCIDENTAL, IRRELEVANT, key_table
 from flwr_asyncdrop.app.config.keys import LEFT_OUT, Key, Value
@@ -18,4 +23,5 @@ __all__ = [
     "earlier_values",
     "has_scope",
     "key_table",
+    "needless",
 ]

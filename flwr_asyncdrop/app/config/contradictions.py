@@ -141,6 +141,18 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         "choose partition='dirichlet'",
     ),
     (
+        lambda c: c.dataset not in (*TEXT_DATASETS, *NEXT_WORD_DATASETS),
+        "dataset={c.dataset!r} is none of the package's own texts",
+        ("text-length", "vocabulary-size"),
+        f"choose dataset={TEXT_DATASETS[0]!r}",
+    ),
+    (
+        lambda c: c.dataset in (*TEXT_DATASETS, *NEXT_WORD_DATASETS, *TABLE_DATASETS),
+        "dataset={c.dataset!r} has no images",
+        ("image-size",),
+        "choose dataset='fashion-mnist'",
+    ),
+    (
         lambda c: not c.milestones,
         "lr-milestones='' decays nothing",
         ("lr-gamma",),
@@ -267,17 +279,19 @@ IMPOSSIBLE: tuple[tuple[Condition, str], ...] = (
 """A condition, and what to do about it."""
 
 
+def needless(config: Any) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Yield why keys that a RunConfig gives make no difference, and another way out."""
+    for condition, means, keys, fix in NEEDLESS:
+        given = tuple(key for key in keys if config.is_given(key))
+        if given and condition(config):
+            yield means.format(c=config), given, fix
+
+
 def contradictions(config: Any) -> Iterator[str]:
     """Say in one line each what contradicts what in a RunConfig, and how to fix it."""
-    for condition, means, keys, fix in NEEDLESS:
-        given = [key for key in keys if config.is_given(key)]
-        if given and condition(config):
-            values = config.settings
-            those = " and ".join(f"{key}={values[key]!r}" for key in given)
-            yield (
-                f"{means.format(c=config)}, which contradicts {those}: leave it out, "
-                f"or {fix}"
-            )
+    for why, keys, fix in needless(config):
+        those = " and ".join(f"{key}={config.settings[key]!r}" for key in keys)
+        yield f"{why}, which contradicts {those}: leave it out, or {fix}"
     for condition, message in IMPOSSIBLE:
         if condition(config):
             yield message.format(c=config)

@@ -31,6 +31,14 @@ class RunConfig(Settings):
             If a key is unknown, has a value of the wrong type or out of range, or
             contradicts another. One line, by name, with the fix.
         """
+        config = cls.read(run_config)
+        for message in contradictions(config):
+            raise ConfigError(message)
+        return config
+
+    @classmethod
+    def read(cls, run_config: Mapping[str, object]) -> Self:
+        """Read Flower's run-config as `parse` does; keys may contradict each other."""
         algo = run_config.get("algo", cls.algo)
         known = key_table(algo if isinstance(algo, str) else cls.algo)
         values: dict[str, Any] = {}
@@ -46,11 +54,11 @@ class RunConfig(Settings):
             elif value != LEFT_OUT:
                 given[key.field] = key.typed(value)
         config = cls(**values, hyperparameters=given)
-        config.check()
+        config._check()
         return config
 
-    def check(self) -> None:
-        """Raise ConfigError if a value is out of range or contradicts another."""
+    def _check(self) -> None:
+        """Raise ConfigError if a value is out of range."""
         kind = algorithm(self.algo)
         for key in key_table(self.algo).values():
             if key.own is None:
@@ -65,8 +73,6 @@ class RunConfig(Settings):
                     )
                 key.details.range.check(key.name, value)
         _ = self.algorithm  # one from outside may check more
-        for message in contradictions(self):
-            raise ConfigError(message)
 
     @cached_property
     def algorithm(self) -> Algorithm:

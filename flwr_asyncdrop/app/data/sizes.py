@@ -116,5 +116,5 @@ def _check_images(data: Dataset, name: str, size: int) -> None:
         return
     raise ConfigError(
         f"image-size={size} does not go with dataset={name!r}, whose {problem}: "
-        "choose another size, or leave it out"
+        "choose another size, or 0 for their own"
     )

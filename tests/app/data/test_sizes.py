@@ -90,11 +90,8 @@ def pairs(data):
         ({"image-size": 3}, "images of 8 pixels a side are no whole multiple"),
         ({"image-size": 16}, "images of 8 pixels a side are no whole multiple"),
         ({"test-samples": 360}, "test-samples=360 is more than the 359"),
-        ({"text-length": 50}, "text-length=50 shortens the package's own texts"),
-        ({"vocabulary-size": 99}, "vocabulary-size=99 shortens the package's own"),
         ({"dataset": WIDE, "image-size": 4}, "images of 4x8 pixels are no squares"),
         ({"dataset": "tests.app.own:plane", "image-size": 2}, "are no images"),
-        ({"dataset": "tests.app.own:counting", "text-length": 4}, "is none: leave it"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(settings, says):
@@ -102,6 +99,27 @@ def test_what_does_not_fit_is_refused_in_one_line(settings, says):
     with pytest.raises(ConfigError, match=says) as caught:
         load_data(config)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"text-length": 50}, "dataset='digits' is none of the package's own texts"),
+        ({"vocabulary-size": 99}, "which contradicts vocabulary-size=99: leave it out"),
+        ({"dataset": "own:counting", "text-length": 4}, "is none of the package's own"),
+        ({"dataset": "imdb", "model": "lstm", "image-size": 10}, "has no images"),
+        ({"dataset": "diamonds", "model": "mlp", "image-size": 10}, "has no images"),
+    ],
+)
+def test_sizes_of_other_data_are_refused_before_any_is_read(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        RunConfig.parse(settings)
+
+
+@pytest.mark.parametrize("size", [{"text_length": 50}, {"vocabulary_size": 99}])
+def test_images_are_no_texts(size):
+    with pytest.raises(ConfigError, match="shortens the package's own texts, and data"):
+        load_dataset("digits", sizes=Sizes(**size))
 
 
 def test_texts_are_no_images(tmp_path):
