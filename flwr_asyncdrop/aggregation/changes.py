@@ -66,9 +66,10 @@ def mean_change(
     for name, tensor in state.items():
         parts = [(c.delta[name], c.indices.get(name, {})) for c in changes]
         if is_weight(name, tensor):
-            mean[name] = _weighted_sum(tensor, parts, shares)
+            total = _weighted_sum(wide(tensor), parts, shares)
             if normaliser == "counts":
-                mean[name].div_(_counts(tensor, parts).clamp_(min=1))
+                total.div_(_counts(tensor, parts).clamp_(min=1))
+            mean[name] = total.to(tensor.dtype)
         elif is_inexact(tensor):
             counts = _counts(tensor, parts)
             total = _weighted_sum(wide(tensor), parts, [1.0] * len(parts))
@@ -123,7 +124,7 @@ def mean_or(tensor: Tensor, total: Tensor, counts: Tensor) -> Tensor:
 
 def _counts(like: Tensor, parts: Sequence[_Part]) -> Tensor:
     """Return how many parts hold each coordinate, broadcastable to `like`."""
-    counts = real_part(like).new_zeros((1,) * like.ndim)
+    counts = wide(real_part(like)).new_zeros((1,) * like.ndim)
     for _, dims in parts:
         counts = counts + held(like, dims)
     return counts
@@ -135,7 +136,7 @@ def held(like: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     It holds a coordinate if it holds its position in each narrowed dim, so its size is
     1 in the others: for a kernel it has an element for each pair of channels.
     """
-    mask = real_part(like).new_ones((1,) * like.ndim)
+    mask = wide(real_part(like)).new_ones((1,) * like.ndim)
     for dim, kept in dims.items():
         along = mask.new_zeros(like.shape[dim])
         along[kept.to(along.device)] = 1

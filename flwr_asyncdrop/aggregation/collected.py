@@ -198,8 +198,7 @@ class Summed(Collected):
             return
         moves = is_weight(name, tensor)
         if name not in self._sums:
-            like = tensor if moves else wide(tensor)
-            self._sums[name] = _Sum(torch.zeros_like(like))
+            self._sums[name] = _Sum(torch.zeros_like(wide(tensor)))
         one = self._sums[name]
         size = self._normaliser == "size"
         share = (weight * (1 / self._size) if size else weight) if moves else 1.0
@@ -227,4 +226,4 @@ class Summed(Collected):
             return mean_or(tensor, one.total, one.number())
         if self._normaliser == "counts":
             one.total.div_(one.number().clamp_(min=1))
-        return one.total
+        return one.total.to(tensor.dtype)

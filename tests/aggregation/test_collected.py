@@ -90,6 +90,27 @@ def test_statistics_whose_sum_half_precision_cannot_hold(name, waits, normaliser
     assert state["bn.running_var"].tolist() == [4e4, 4e4, 5.0]
 
 
+@pytest.mark.parametrize("waits", [False, True])  # changes are summed up, or kept
+@pytest.mark.parametrize("normaliser", ["size", "counts", "examples"])
+def test_more_updates_than_half_precision_can_count(normaliser, waits):
+    """It knows no 257 in bfloat16, and no 2,049 in float16."""
+    count, dtype = 600, torch.bfloat16
+    state = {
+        "w": torch.zeros(2, dtype=dtype),
+        "bn.running_var": torch.zeros(2, dtype=dtype),
+    }
+    combine = combiner("mean", count, normaliser=normaliser)
+    buffer = Buffered(count, combine=combine, waits=waits)
+    indices = {name: {0: torch.tensor([0])} for name in state}
+    arrays = {name: torch.ones(1, dtype=dtype) for name in state}
+    base = {name: torch.zeros(1, dtype=dtype) for name in state}
+    for _ in range(count):
+        buffer.merge(state, Update(arrays, indices, 0, 1, base))
+    for tensor in state.values():
+        assert tensor.dtype == dtype
+        assert tensor.tolist() == [1.0, 0.0]
+
+
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_a_part_holds_what_it_would_be_added_to(data):
