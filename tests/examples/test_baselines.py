@@ -7,8 +7,10 @@ import torch
 
 from flwr_asyncdrop import LocalGrid
 from flwr_asyncdrop.aggregation import Buffered
+from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
+from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import copy_of
@@ -35,6 +37,23 @@ SHORT = {
 
 
 pytestmark = pytest.mark.usefixtures("outside")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("momentum:ApproximatedMomentum", "momentum_history"),
+        ("fjord:Fjord", "num_widths"),
+        ("steps:Fadas", "tau"),
+        ("steps:DelayAdaptive", "tau"),
+    ],
+)
+def test_what_is_counted_is_whole(name, setting):
+    """Else a run ended in a traceback with its first step."""
+    kind = algorithm(f"baselines.{name}")
+    assert type(getattr(kind(**{setting: 2.0}), setting)) is int
+    with pytest.raises(ConfigError, match=f"{setting}=2.5 .*a whole number"):
+        kind(**{setting: 2.5})
 
 
 def test_ace_by_hand():

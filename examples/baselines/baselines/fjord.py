@@ -13,7 +13,7 @@ from flwr_asyncdrop.objectives import (
     StandardObjective,
     StandardSteps,
 )
-from flwr_asyncdrop.parameters import at_least, parameter
+from flwr_asyncdrop.parameters import parameter, whole_from
 from flwr_asyncdrop.submodel import Plan, State, plan_submodels, silenced
 from torch import Tensor, nn
 
@@ -129,7 +129,7 @@ class Fjord(Submodels):
     """
 
     num_widths: int = parameter(
-        4, "widths of which each local step draws one", at_least(1)
+        4, "widths of which each local step draws one", whole_from(1)
     )
 
     def masks(self) -> MaskPolicy:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from flwr_asyncdrop.aggregation import Aggregator
 from flwr_asyncdrop.algorithms import BufferSized
-from flwr_asyncdrop.parameters import at_least, in_interval, more_than, parameter
+from flwr_asyncdrop.parameters import in_interval, more_than, parameter, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State
 
@@ -120,7 +120,7 @@ class ApproximatedMomentum(BufferSized):
         0.9, "momentum that is approximated, in (0, 1)", in_interval("(0, 1)")
     )
     momentum_history: int = parameter(
-        20, "steps whose mean changes the server keeps", at_least(1)
+        20, "steps whose mean changes the server keeps", whole_from(1)
     )
     momentum_ridge: float = parameter(
         0.01, "pull of the weights of past changes towards 0", more_than(0)

@@ -12,7 +12,7 @@ from flwr_asyncdrop.aggregation import (
     mean_change,
 )
 from flwr_asyncdrop.algorithms import Algorithm, BufferSized
-from flwr_asyncdrop.parameters import at_least, in_interval, more_than, parameter
+from flwr_asyncdrop.parameters import in_interval, more_than, parameter, whole_from
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import State, check_fits
 from torch import Tensor
@@ -179,7 +179,7 @@ class Fadas(Moved, BufferSized):
         Staleness up to which the rate is not lowered.
     """
 
-    tau: int = parameter(10, "staleness up to which the rate stays", at_least(1))
+    tau: int = parameter(10, "staleness up to which the rate stays", whole_from(1))
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `AmsGrad`."""
@@ -218,7 +218,7 @@ class DelayAdaptive(Algorithm):
     server_lr: float = parameter(
         0.5, "learning rate of the server's step", more_than(0)
     )
-    tau: int = parameter(10, "staleness up to which a step is whole", at_least(1))
+    tau: int = parameter(10, "staleness up to which a step is whole", whole_from(1))
 
     def aggregator(self, in_flight: int) -> Aggregator:
         """Return `DelayAdaptiveStep`."""

@@ -6,7 +6,7 @@ import torch
 from flwr_asyncdrop.aggregation import Aggregator, Buffered, combiner
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.masks import DropRate, MaskContext, MaskPolicy
-from flwr_asyncdrop.parameters import at_least, in_interval, parameter
+from flwr_asyncdrop.parameters import in_interval, parameter, whole_from
 from flwr_asyncdrop.submodel import Keep
 
 
@@ -47,7 +47,7 @@ class FedRolex(Algorithm):
         0.25, "share of the units that is left out", in_interval("[0, 1)")
     )
     rolling_step: int = parameter(
-        1, "units by which the window moves every round", at_least(1)
+        1, "units by which the window moves every round", whole_from(1)
     )
 
     def masks(self) -> MaskPolicy:
