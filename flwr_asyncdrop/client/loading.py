@@ -46,7 +46,8 @@ def load_submodel(model: Model, arrays: ArrayRecord, *, scale: bool = True) -> M
         If the arrays are no submodel of `model`, or if it cannot be narrowed in place.
         Where the strategy trains a part of the model, a `FrozenMod` completes them.
     UnsupportedModelError
-        If lazy layers of `model` have not run yet.
+        If lazy layers of `model` have not run yet, or if it cannot be copied, as one
+        that FSDP has sharded: load it before.
     """
     A_SWITCH.check("scale", scale)
     load_in_place(model, wire.from_record(arrays), scale=scale)

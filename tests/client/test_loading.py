@@ -1,3 +1,4 @@
+import threading
 from functools import partial
 
 import pytest
@@ -5,9 +6,14 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop import load_lora, load_submodel
-from flwr_asyncdrop.exceptions import ConfigError, ShapeError
+from flwr_asyncdrop.exceptions import (
+    ConfigError,
+    ShapeError,
+    UnsupportedModelError,
+)
 from flwr_asyncdrop.masks import RandomMask
 from flwr_asyncdrop.submodel import extract, plan_submodels
+from flwr_asyncdrop.submodel import load_submodel as load_a_copy
 from flwr_asyncdrop.wire import to_record
 from tests.masks.choosing import choose
 from tests.runs import mlp
@@ -97,3 +103,15 @@ def test_a_wrapper_is_told_from_another_model(wrap, inner):
     wrapped = wrap(mlp(seed=2))
     load_submodel(getattr(wrapped, inner), to_record(sent))
     assert wrapped(torch.zeros(2, 4)).shape == (2, 3)
+
+
+def test_a_model_that_cannot_be_copied_is_refused_in_one_line():
+    """As one with a lock of its own, or one that FSDP has sharded."""
+    mine, sent = mlp(seed=2), part_of(mlp(seed=1))
+    mine.lock = threading.Lock()
+    with pytest.raises(UnsupportedModelError, match="cannot be copied") as caught:
+        load_submodel(mine, to_record(sent))
+    assert "\n" not in str(caught.value)
+    assert mine[0].out_features == 6
+    with pytest.raises(UnsupportedModelError, match="cannot be copied"):
+        load_a_copy(mine, sent)

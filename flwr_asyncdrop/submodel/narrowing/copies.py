@@ -8,11 +8,15 @@ model that was copied.
 import copy
 import functools
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from flwr_asyncdrop.exceptions import UnsupportedModelError
+from flwr_asyncdrop.readable import first_line
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
 
@@ -44,6 +48,19 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
             for hook in _late_hooks(part):
                 mine.register_post_accumulate_grad_hook(functions.copy(hook))
     return copied
+
+
+@contextmanager
+def copying(model: nn.Module) -> Iterator[None]:
+    """Raise UnsupportedModelError, in one line, if `model` cannot be copied in here."""
+    try:
+        yield
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
+            "no tensors with a gradient history, files or locks in its attributes, and "
+            "wrap it in FSDP afterwards"
+        ) from error
 
 
 class _Functions:

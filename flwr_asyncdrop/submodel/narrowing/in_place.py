@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from flwr_asyncdrop.exceptions import ShapeError
-from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.derived import refresh, without_values
 from flwr_asyncdrop.submodel.narrowing.narrow import adapt, blank_copy
 from flwr_asyncdrop.submodel.narrowing.scaling import (
@@ -57,7 +57,7 @@ def load_in_place(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
         If the arrays are not a submodel of `model`, or if it cannot be narrowed in
         place; it has not changed then.
     UnsupportedModelError
-        If lazy layers of `model` have not run yet.
+        If lazy layers of `model` have not run yet, or if it cannot be copied.
     """
     check_initialised(model)
     # What is made in inference mode never trains, and changes nowhere else.
@@ -173,7 +173,8 @@ def _without_weights(model: nn.Module) -> nn.Module:
         for tensor in tensors_of(model).values()
         if isinstance(tensor, nn.Parameter)
     }
-    copied = copy_module(model, memo)
+    with copying(model):
+        copied = copy_module(model, memo)
     for module in copied.modules():
         without_values(module)
     return copied

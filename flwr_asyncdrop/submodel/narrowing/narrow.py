@@ -9,7 +9,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
 from flwr_asyncdrop.submodel.narrowing.conventions import follow_conventions
-from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.instance_norm import take_any_width
 from flwr_asyncdrop.submodel.narrowing.mixtures import follow_experts
 from flwr_asyncdrop.submodel.narrowing.patches import patch
@@ -64,7 +64,8 @@ def blank_copy(
         id(tensor): _blank(tensor, shapes[name], make)
         for name, tensor in tensors.items()
     }
-    return copy_module(model, memo), skipped
+    with copying(model):
+        return copy_module(model, memo), skipped
 
 
 def adapt(
@@ -110,7 +111,7 @@ def load_submodel(model: nn.Module, state: State, *, scale: bool = True) -> nn.M
     ShapeError
         If the arrays are not a submodel of `model`.
     UnsupportedModelError
-        If lazy layers of `model` have not run yet.
+        If lazy layers of `model` have not run yet, or if it cannot be copied.
     """
     check_initialised(model)
     sent = {name: array for name, array in state.items() if isinstance(array, Tensor)}

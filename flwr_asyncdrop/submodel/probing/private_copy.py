@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.readable import first_line
-from flwr_asyncdrop.submodel.narrowing.copies import copy_module
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.probing.precision import as_precise
 from flwr_asyncdrop.submodel.types import is_inexact, tensors_of
@@ -25,7 +23,7 @@ def private_copy(
     `noise` is added to the weights, relative to their usual scale: none is then tiny.
     UnsupportedModelError if the model cannot be copied.
     """
-    try:
+    with copying(model):
         memo: dict[int, Any] = {
             id(tensor): _converted(tensor, dtype)
             for tensor in itertools.chain(model.parameters(), model.buffers())
@@ -33,11 +31,6 @@ def private_copy(
         }
         copied = copy_module(model, memo)
         use_tensor_operations(copied)
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
-            "no tensors with a gradient history, files or locks in its attributes"
-        ) from error
     generator = torch.Generator().manual_seed(0)
     for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
         if is_inexact(tensor):
