@@ -1,8 +1,11 @@
 """What the tutorial on algorithms shows runs."""
 
 import pytest
+import torch
 
 from flwr_asyncdrop import LocalGrid
+from flwr_asyncdrop.aggregation import Update
+from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.server import run_experiment
 from flwr_asyncdrop.observers.history_reading import read_history
@@ -62,6 +65,22 @@ def test_a_tier_does_not_wait_for_another(tmp_path):
     updates = [e for e in run("tiers:Tiers", tmp_path) if e["event"] == "update"]
     # One device of 1 s and one of 2 s at a time: each is a tier of its own.
     assert [(e["time"], e["rank"]) for e in updates[:3]] == [(1, 0), (2, 1), (2, 0)]
+
+
+def test_tiers_of_a_model_that_counts_its_batches():
+    tiers = algorithm("tiers:Tiers")(tiers=2).aggregator(4)
+    state = {"w": torch.zeros(2), "bn.num_batches_tracked": torch.tensor(0)}
+
+    def send(weight, count, rank):
+        arrays = dict(zip(state, (torch.full((2,), weight), count), strict=True))
+        return tiers.merge(state, Update(arrays, {}, 0, 1, rank=rank, num_ranks=2))
+
+    assert not send(2.0, torch.tensor(4), 0)
+    assert send(4.0, torch.tensor(8), 0)
+    assert [tensor.tolist() for tensor in state.values()] == [[3.0, 3.0], 6]
+    assert not send(8.0, torch.tensor(2), 1)
+    assert send(6.0, torch.tensor(2), 1)  # both tiers have stepped as often
+    assert [tensor.tolist() for tensor in state.values()] == [[5.0, 5.0], 4]
 
 
 def test_an_aggregator_says_how_stale_its_steps_are(tmp_path):
