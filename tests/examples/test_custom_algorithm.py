@@ -92,6 +92,18 @@ def test_scaffold_sends_as_much_again_and_fedrolex_less(tmp_path):
     assert sent[2] < 0.75 * sent[0]
 
 
+def test_all_that_trains_has_a_control_variate():
+    """A complex weight had none, and each of its tasks raised a KeyError."""
+    from custom_algorithm.scaffold import CONTROL, ControlledBuffer
+
+    state = {
+        "w": torch.zeros(2, dtype=torch.complex64),
+        "b": torch.zeros(2),
+        "count": torch.tensor(0),
+    }
+    assert ControlledBuffer(1, 0.5).extra(state)[CONTROL].keys() == {"w", "b"}
+
+
 def test_control_variates_correct_the_drift(tmp_path):
     """Without local steps' drift the variates cancel: the first task is FedBuff's."""
     plain = simulate(tmp_path / "plain", algo="fedbuff", weighting="constant")

@@ -43,7 +43,7 @@ class ControlledBuffer(Buffered):
             self._control = {
                 name: torch.zeros_like(tensor)
                 for name, tensor in state.items()
-                if tensor.is_floating_point()
+                if tensor.is_floating_point() or tensor.is_complex()
             }
         return {CONTROL: self._control}
 
