@@ -87,7 +87,8 @@ def declared(node_config: Mapping[str, object], key: str, unit: float = 1.0) -> 
     if key not in node_config:
         return 0.0
     value, most = node_config[key], wire.LARGEST_REPORTED / unit
-    if not isinstance(value, int | float) or not 0 < value <= most:
+    # Python takes True for 1.
+    if value is True or not isinstance(value, int | float) or not 0 < value <= most:
         raise ConfigError(
             f"the node-config's {key}={value!r} must be a positive number, {most:g} at "
             f"the most: start the SuperNode with --node-config '{key}=1'"

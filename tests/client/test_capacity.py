@@ -90,7 +90,7 @@ def test_what_the_node_config_declares_is_reported():
     assert report.bandwidth == 1_000_000
 
 
-@pytest.mark.parametrize("value", [0, -1.0, "fast", float("nan")])
+@pytest.mark.parametrize("value", [0, -1.0, "fast", float("nan"), True])
 def test_a_declaration_that_is_no_positive_number_is_refused(value):
     with pytest.raises(ConfigError, match="must be a positive number"):
         app_of(slow)(task(), context(capacity=value))
