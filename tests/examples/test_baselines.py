@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("outside")
     ],
 )
 def test_what_is_counted_is_whole(name, setting):
-    """Else a run ended in a traceback with its first step."""
+    """From Python, 2.5 steps of history ended a run in a traceback."""
     kind = algorithm(f"baselines.{name}")
     assert type(getattr(kind(**{setting: 2.0}), setting)) is int
     with pytest.raises(ConfigError, match=f"{setting}=2.5 .*a whole number"):
