@@ -17,7 +17,12 @@ from flwr_asyncdrop.aggregation.outliers import (
 from flwr_asyncdrop.aggregation.product_buffered import ProductBuffered
 from flwr_asyncdrop.aggregation.product_mixing import ProductMixing
 from flwr_asyncdrop.aggregation.server_step import average_
-from flwr_asyncdrop.aggregation.weighting import WEIGHTINGS, Weighting, weighting
+from flwr_asyncdrop.aggregation.weighting import (
+    WEIGHTINGS,
+    Weighting,
+    has_parameter,
+    weighting,
+)
 
 __all__ = [
     "COMBINATIONS",
@@ -43,6 +48,7 @@ __all__ = [
     "check_counters",
     "clip_update",
     "combiner",
+    "has_parameter",
     "is_weight",
     "mean_change",
     "mix_",

@@ -1,7 +1,8 @@
 """How much one update counts: by its staleness, or by its device's capability."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any
 
@@ -17,12 +18,12 @@ An object that remembers something is saved with its aggregator if it has
 """
 
 
-def constant(update: Update, a: float = 0.0, b: float = 0.0) -> float:
+def constant(update: Update) -> float:
     """Weigh all updates alike: ``s(tau) = 1``."""
     return 1.0
 
 
-def polynomial(update: Update, a: float = 0.5, b: float = 0.0) -> float:
+def polynomial(update: Update, a: float = 0.5) -> float:
     """Weigh by ``s(tau) = (1 + tau)^-a``.
 
     FedAsync's polynomial; with ``a = 0.5`` it is FedBuff's ``1 / sqrt(1 + tau)``.
@@ -35,7 +36,7 @@ def hinge(update: Update, a: float = 10.0, b: float = 4.0) -> float:
     return 1.0 / (a * max(update.staleness - b, 0.0) + 1.0)
 
 
-def capability(update: Update, a: float = 0.0, b: float = 0.0) -> float:
+def capability(update: Update) -> float:
     """Weigh by the device's speed over that of the fastest device."""
     return update.capability
 
@@ -49,7 +50,7 @@ def weight_of(update: Update, weigh: Weighting) -> float:
     return float(weight) * update.discount
 
 
-WEIGHTINGS = MappingProxyType(
+WEIGHTINGS: Mapping[str, Callable[..., float]] = MappingProxyType(
     {each.__name__: each for each in (capability, constant, polynomial, hinge)}
 )
 """The weightings by name."""
@@ -60,7 +61,7 @@ def weighting(name: str, a: float | None = None, b: float | None = None) -> Weig
 
     None stands for the values of the FedAsync paper (Xie et al., 2019): ``a = 0.5`` for
     the polynomial, ``a = 10`` and ``b = 4`` for the hinge. ConfigError if the name is
-    unknown, or a number negative or not finite.
+    unknown or has no such parameter, or a number is negative or not finite.
     """
     if name not in WEIGHTINGS:
         raise ConfigError(
@@ -68,6 +69,17 @@ def weighting(name: str, a: float | None = None, b: float | None = None) -> Weig
         )
     given: dict[str, Any] = {}
     for key, value in (("a", a), ("b", b)):
-        if value is not None:
-            given[key] = at_least(0).check(key, value)
+        if value is None:
+            continue
+        if not has_parameter(name, key):
+            raise ConfigError(
+                f"weighting={name!r} has no {key}: leave out {key}={value!r}, or "
+                "choose weighting='hinge'"
+            )
+        given[key] = at_least(0).check(key, value)
     return partial(WEIGHTINGS[name], **given)
+
+
+def has_parameter(name: str, key: str) -> bool:
+    """Return whether one of `WEIGHTINGS` has FedAsync's ``a`` or ``b``."""
+    return key in signature(WEIGHTINGS[name]).parameters

@@ -35,13 +35,13 @@ def update(staleness, capability=1.0, value=6.0):
 @pytest.mark.parametrize(
     ("name", "a", "b", "staleness", "expected"),
     [
-        ("constant", 0.5, 4, 100, 1.0),
+        ("constant", None, None, 100, 1.0),
         # (1 + s)^-a; with a = 1/2 it is FedBuff's 1 / sqrt(1 + s)
-        ("polynomial", 0.5, 4, 0, 1.0),
-        ("polynomial", 0.5, 4, 3, 0.5),
-        ("polynomial", 0.5, 4, 8, 1 / 3),
-        ("polynomial", 2.0, 4, 1, 0.25),
-        ("polynomial", 0.0, 4, 9, 1.0),
+        ("polynomial", 0.5, None, 0, 1.0),
+        ("polynomial", 0.5, None, 3, 0.5),
+        ("polynomial", 0.5, None, 8, 1 / 3),
+        ("polynomial", 2.0, None, 1, 0.25),
+        ("polynomial", 0.0, None, 9, 1.0),
         # 1 up to b, then 1 / (a (s - b) + 1)
         ("hinge", 10.0, 4, 4, 1.0),
         ("hinge", 10.0, 4, 5, 1 / 11),
@@ -51,6 +51,18 @@ def update(staleness, capability=1.0, value=6.0):
 def test_by_hand(name, a, b, staleness, expected):
     weigh = weighting(name, a, b)
     assert weigh(update(staleness)) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("constant", "a"), ("capability", "a"), ("capability", "b"), ("polynomial", "b")],
+)
+@pytest.mark.parametrize("kind", [AsyncWeighted, FedBuff])
+def test_a_parameter_that_a_function_lacks_is_refused(kind, name, given):
+    """It had no effect, and nothing said so."""
+    made = kind(weighting=name, **{f"weighting_{given}": 2.0})
+    with pytest.raises(ConfigError, match=f"^weighting='{name}' has no {given}: leave"):
+        made.aggregator(8)
 
 
 @pytest.mark.parametrize(

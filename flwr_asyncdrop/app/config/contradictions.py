@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr_asyncdrop.aggregation import WEIGHTINGS, has_parameter
 from flwr_asyncdrop.algorithms import Algorithm
 from flwr_asyncdrop.app.data import (
     DATASET_NAMES,
@@ -57,6 +58,12 @@ def _is_in_vain(config: Any, switch: str, without: str) -> bool:
     return _is_off(config, without) and not _is_off(config, switch)
 
 
+def _lacks(config: Any, key: str) -> bool:
+    """Return whether the function that weighs updates has no such parameter."""
+    name = getattr(config.algorithm, "weighting", "")
+    return name in WEIGHTINGS and not has_parameter(name, key)
+
+
 def _is_robust(config: Any, switch: str) -> bool:
     """Return whether a switch is on that has no effect on a robust `combine`."""
     mean = getattr(config.algorithm, "combine", "mean") == "mean"
@@ -76,17 +83,14 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
         ("trim",),
         "choose combine='trimmed-mean'",
     ),
-    (
-        lambda c: getattr(c.algorithm, "weighting", "") in ("capability", "constant"),
-        "weighting={c.algorithm.weighting!r} has neither a nor b",
-        ("weighting-a", "weighting-b"),
-        "choose weighting='hinge'",
-    ),
-    (
-        lambda c: getattr(c.algorithm, "weighting", "") == "polynomial",
-        "weighting='polynomial' has no b",
-        ("weighting-b",),
-        "choose weighting='hinge'",
+    *(
+        (
+            partial(_lacks, key=key),
+            f"weighting={{c.algorithm.weighting!r}} has no {key}",
+            (f"weighting-{key}",),
+            "choose weighting='hinge'",
+        )
+        for key in ("a", "b")
     ),
     (
         lambda c: _is_off(c, "waits"),
