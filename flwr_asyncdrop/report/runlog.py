@@ -259,8 +259,7 @@ class RunLog:
         """The headline metric as the server measured it, else the clients."""
         for source in ("server", "clients"):
             lines = [line for line in self.evaluations if line["source"] == source]
-            named = (headline(line["metrics"]) for line in lines)
-            name = next((metric[0] for metric in named if metric is not None), None)
+            name = _headline_of(lines)
             points = () if name is None else _points(lines, name)
             if name is not None and points:
                 diverged = _value(lines[-1], name) is None
@@ -281,6 +280,19 @@ def check_schema(run: Record, name: str) -> None:
             f"{name} has schema {run['schema']}, but this version reads "
             f"{SCHEMA}: do the run again, or read it with the version that wrote it"
         )
+
+
+def _headline_of(evaluations: Iterable[Record]) -> str | None:
+    """Return the headline metric of all that some evaluations have a number of.
+
+    A single one may lack it: the first accuracy may be NaN, or come late.
+    """
+    numbers: dict[str, object] = {}
+    for line in evaluations:
+        found = line["metrics"].items()
+        numbers |= {name: value for name, value in found if headline({name: value})}
+    metric = headline(numbers)
+    return None if metric is None else metric[0]
 
 
 def _points(evaluations: Iterable[Record], name: str) -> tuple[Point, ...]:

@@ -9,6 +9,7 @@ from flwr_asyncdrop.report import summarise, write_report
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.pagedata import page_data
+from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.report.tables import columns, notes
 from flwr_asyncdrop.report.target import choose_target
@@ -105,6 +106,16 @@ def test_a_report_has_the_metric_that_there_is(tmp_path, metric):
     assert "accuracy" not in text + page.read_text().partition("<script>")[0].replace(
         "labels that each level has", ""
     )
+
+
+@pytest.mark.parametrize("first", [{"loss": 2.3}, {"accuracy": None, "loss": 2.3}])
+def test_an_accuracy_that_comes_late_is_the_metric(first):
+    lines = history("fedbuff", 0, [0.0, 0.5, 0.6])
+    lines[1]["metrics"] = first
+    curve = RunLog.from_records(lines).curve
+    assert curve.metric == Metric("accuracy")
+    assert [point.value for point in curve.points] == [0.5, 0.6]
+    assert not curve.diverged
 
 
 def test_an_accuracy_in_per_cent_is_no_share():
