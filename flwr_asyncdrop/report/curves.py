@@ -19,6 +19,7 @@ Cost = Callable[[Point], float]
 """What an x axis shows of a point."""
 
 _ONE_RUN = Look(BLUE, "-", 2.6)
+_MOST_DECIMALS = 6  # of a per cent: steps of 1e-8
 
 
 @dataclass(frozen=True)
@@ -118,4 +119,21 @@ def name_metric(axes: Axes, metric: Metric) -> None:
     """Label the y axis with a metric."""
     axes.set_ylabel(metric.title)
     if metric.is_share:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.yaxis.set_major_formatter(_Percent(1.0))
+
+
+class _Percent(PercentFormatter):
+    """Shares in per cent, with as many decimals as the places of the ticks have."""
+
+    def set_locs(self, locs: Sequence[float]) -> None:
+        """Take the places of the ticks, which are multiples of a step."""
+        super().set_locs(locs)
+        values = 100 * np.asarray(locs, dtype=np.float64)
+        self.decimals = next(
+            (n for n in range(_MOST_DECIMALS) if _are_whole(values * 10**n)),
+            _MOST_DECIMALS,
+        )
+
+
+def _are_whole(values: NDArray[np.float64]) -> bool:
+    return bool(np.allclose(values, np.round(values), rtol=0, atol=1e-6))

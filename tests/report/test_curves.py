@@ -1,6 +1,7 @@
 import pytest
+from matplotlib.figure import Figure
 
-from flwr_asyncdrop.report.curves import band
+from flwr_asyncdrop.report.curves import band, name_metric
 from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.runlog import Curve, Point
 
@@ -31,3 +32,19 @@ def test_seeds_that_have_no_moment_in_common_are_drawn_where_they_are():
     assert line.x.tolist() == [0, 10, 20, 25, 30]
     assert line.mean.tolist() == pytest.approx([0.1, 0.3, 0.5, 0.75, 0.8])
     assert line.low.tolist() == pytest.approx([0.1, 0.3, 0.5, 0.6, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("ticks", "texts"),
+    [
+        ([0.0, 0.5, 1.0], ["0%", "50%", "100%"]),
+        ([0.9, 0.925, 0.95], ["90.0%", "92.5%", "95.0%"]),
+        ([0.9512, 0.9516, 0.952], ["95.12%", "95.16%", "95.20%"]),
+        ([0.1 + 0.2, 0.6], ["30%", "60%"]),
+        ([], []),
+    ],
+)
+def test_a_tick_says_where_it_is(ticks, texts):
+    axes = Figure().add_subplot()
+    name_metric(axes, Metric("accuracy"))
+    assert axes.yaxis.get_major_formatter().format_ticks(ticks) == texts
