@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from flwr_asyncdrop.readable import byte_unit
+from flwr_asyncdrop.readable import byte_unit, three_digits
 from flwr_asyncdrop.report.curves import Cost, band, draw_band, name_metric
 from flwr_asyncdrop.report.labels import folded, spread_out
 from flwr_asyncdrop.report.looks import Look, looks
@@ -242,4 +242,4 @@ def _end(one: Series, target: Target, axis: Axis) -> str:
     """Say where a line ends: its last mean value, and where on the axis."""
     line = band(one.curves.values(), axis.cost)
     value = target.metric.text(float(line.mean[-1]), 1)
-    return f"{value} at {line.x[-1]:,.0f} {axis.unit}"
+    return f"{value} at {three_digits(float(line.x[-1]))} {axis.unit}"

@@ -41,6 +41,16 @@ def test_the_slow_control_does_not_stretch_the_axis_but_its_end_is_told():
     assert "fedavg →" in texts(axes)
 
 
+def test_what_lies_beyond_the_axis_is_not_rounded_into_it():
+    runs = [
+        series("fedavg", {0: [0.2] * 3}, megabytes_per_second=45),
+        series("fedbuff", {0: [0.2]}, megabytes_per_second=115),
+    ]
+    (axes,) = drawn(runs, bytes_axis).axes
+    assert axes.get_xlim() == (0, 1.15)
+    assert axes.get_xlabel().endswith("fedavg ends at 20.0% at 1.35 GB")
+
+
 def test_a_line_that_ends_with_its_shortest_seed_inside_has_no_arrow():
     runs = [series("fedavg", {0: [0.2] * 2, 1: [0.2] * 9}), *SERIES[1:]]
     (axes,) = drawn(runs).axes
