@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.runlog import RunLog
@@ -13,6 +14,8 @@ from flwr_asyncdrop.shell import as_operand, command_of, quoted
 _MADE_BY: Final = ("python", "flwr-asyncdrop", "flwr", "torch", "platform", "gpu")
 # Keys that the command line has flags of its own for, or that no run shares.
 _TOLD: Final = frozenset({"algo", "seed"})
+# What a command has beside its flags, or cannot have.
+_NO_FLAGS: Final = frozenset({"seed", TRACE_DIGEST})
 # What a task of the command line sets, and is left empty on purpose.
 _EMPTY: Final = frozenset({"lr-milestones"})
 
@@ -124,7 +127,7 @@ def _commands(by_label: dict[str, dict[int, RunLog]]) -> Iterator[str]:
 def _flags(log: RunLog) -> str:
     words = [f"--devices={log.run['devices']}"]
     for key, value in log.run["config"].items():
-        if key == "seed" or (value == "" and key not in _EMPTY):
+        if key in _NO_FLAGS or (value == "" and key not in _EMPTY):
             continue  # what is empty is the algorithm's own
         if isinstance(value, bool):
             words.append(f"--{key}" if value else f"--no-{key}")

@@ -280,6 +280,15 @@ def test_the_page_says_what_made_it(tmp_path):
     )
 
 
+def test_a_command_has_the_trace_and_not_its_digest(tmp_path):
+    config = {"algo": "fedavg", "trace": "phones.csv", "trace-sha256": "0f"}
+    write(tmp_path / "fedavg" / "seed-0", history("fedavg", 0, [0.5], **config))
+    runs = read_series([tmp_path])
+    command, _ = what_made(runs, compare(runs, 0.5), ["mine"]).commands
+    assert "--trace=phones.csv" in command
+    assert "sha256" not in command
+
+
 def test_the_command_of_a_page_reads_the_folders_that_it_names(tmp_path, monkeypatch):
     names = ["-lead", "it's  mine", "new\nline"]
     for number, name in enumerate(names):
