@@ -121,12 +121,14 @@ class RunCollector(Collector):
         labels = ["source", "metric"]
         found = GaugeMetricFamily("asyncdrop_evaluation", says, labels=labels)
         for names, value in tallies.evaluations.items():
-            found.add_metric(names, value)
+            if value is not None:
+                found.add_metric(names, value)
         yield found
 
     def _of_steps(self, tallies: Tallies) -> Iterator[Metric]:
         says = "What the aggregator says of its last step"
-        yield _gauge("aggregator", says, "metric", tallies.step)
+        said = {name: v for name, v in tallies.step.items() if v is not None}
+        yield _gauge("aggregator", says, "metric", said)
 
     def _by_speed_group(self, tallies: Tallies) -> Iterator[Metric]:
         for name, says in _COUNTERS.items():

@@ -147,12 +147,11 @@ class PrometheusMetrics(Callback):
     def on_step(self, state: RunState, metrics: Mapping[str, float]) -> None:
         """Keep what the aggregator says of the step."""
         with self._lock:
+            step = self._tallies.step
+            step.update(dict.fromkeys(step))
             for name, value in metrics.items():
-                if (
-                    name in self._tallies.step
-                    or len(self._tallies.step) < _MOST_OF_A_STEP
-                ):
-                    self._tallies.step[name] = value
+                if name in step or len(step) < _MOST_OF_A_STEP:
+                    step[name] = value
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Count the failure, and the bytes of a reply that is not merged."""
@@ -171,6 +170,7 @@ class PrometheusMetrics(Callback):
         with self._lock:
             found = self._tallies.evaluations
             self._tallies.evaluated[evaluation.source] = evaluation.round
+            found.update({k: None for k in found if k[0] == evaluation.source})
             for name, value in evaluation.metrics.items():
                 # Clients choose the names, and every name is one more time series.
                 key = evaluation.source, name

@@ -28,11 +28,12 @@ class Tallies:
     # None while nobody has said.
     lr_factor: float | None = None
     round: int | None = None
-    # The last evaluation: its metrics by source and name, its round by source.
-    evaluations: dict[tuple[str, str], float] = field(default_factory=dict)
+    # The last evaluation: its metrics by source and name, its round by source. None is
+    # what an earlier one had: names keep their places, of which there are few.
+    evaluations: dict[tuple[str, str], float | None] = field(default_factory=dict)
     evaluated: dict[str, int] = field(default_factory=dict)
-    # What the aggregator said of its last step.
-    step: dict[str, float] = field(default_factory=dict)
+    # What the aggregator said of its last step, or None of an earlier one.
+    step: dict[str, float | None] = field(default_factory=dict)
 
     def begin(self, number: int | None) -> None:
         """Begin at a round, without the last values of a run before; counts go on."""
