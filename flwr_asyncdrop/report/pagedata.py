@@ -1,6 +1,7 @@
 """What the script of the page draws from, as JSON that is safe inside of HTML."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,7 +14,8 @@ from flwr_asyncdrop.report.runlog import Curve, Point, joules_of
 from flwr_asyncdrop.report.series import Series
 
 _BUCKETS: Final = 120  # of the x axis; each has up to eight points of a line
-_DIGITS: Final = 5
+_DIGITS: Final = 5  # of the width of a plot, or of its height
+_MOST: Final = 15  # digits, which is what a float has
 # Colours that are too dark on a dark page, and what stands for them there.
 _ON_DARK: Final = MappingProxyType({"#000000": "#FFFFFF", "#0072B2": "#5A95FF"})
 # Characters with which a text could end the script that it stands in.
@@ -110,16 +112,24 @@ def _bands(curves: Sequence[Curve]) -> Mapping[str, Mapping[str, list[float]]]:
 
 
 def _numbers(line: Band) -> dict[str, list[float]]:
+    digits = _digits(float(line.low.min()), float(line.high.max()))
     return {
-        "x": _short(line.x),
-        "mean": _short(line.mean),
-        "low": _short(line.low),
-        "high": _short(line.high),
+        "x": _short(line.x, _DIGITS),
+        "mean": _short(line.mean, digits),
+        "low": _short(line.low, digits),
+        "high": _short(line.high, digits),
     }
 
 
-def _short(values: Iterable[float]) -> list[float]:
-    return [_rounded(value, _DIGITS) for value in values]
+def _digits(low: float, high: float) -> int:
+    """Return with how many digits `_DIGITS` of what lies between two numbers differ."""
+    largest = max(abs(low), abs(high))
+    in_common = math.log10(largest / (high - low)) if high > low else math.inf
+    return min(_DIGITS + max(0, math.floor(min(in_common, _MOST))), _MOST)
+
+
+def _short(values: Iterable[float], digits: int) -> list[float]:
+    return [_rounded(value, digits) for value in values]
 
 
 def _rounded(value: float, digits: int) -> float:

@@ -55,6 +55,16 @@ def test_a_value_that_no_sum_can_hold_is_that_of_a_run_that_diverged():
     assert "not evaluated" in summarise(never).text()
 
 
+@pytest.mark.parametrize("first", [0.0, -123_456.0, 1e9])
+def test_a_line_on_the_page_moves_however_far_it_is_from_zero(first):
+    values = [first + step / 7 for step in range(8)]
+    rising = series("fedbuff", {0: values}, metric="score")
+    page = json.loads(page_data([rising], compare([rising], values[-1])))
+    drawn = page["rows"][0]["bands"]["time"]["mean"]
+    assert drawn == pytest.approx(values, rel=0, abs=1e-4)
+    assert len(set(drawn)) == 8
+
+
 def test_the_best_perplexity_is_the_least_and_the_target_is_below():
     table = compare(ALL, 45)
     _, buffer, hetero = table.rows
