@@ -192,6 +192,29 @@ def test_a_line_that_differs_from_the_target_in_its_last_bit_alone_is_drawn(
     assert page.locator("#plot .axes line").count() < 40
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([3e6, 1.2e6], ["1,500,000", "2,000,000", "2,500,000", "3,000,000"]),
+        ([6e-6, 2e-6], ["2e-6", "3e-6", "4e-6", "5e-6", "6e-6"]),
+        ([2e8, 5e7], ["5e+7", "1e+8", "1.5e+8", "2e+8"]),
+        ([1.00000003, 1.0], ["1", "1.00000001", "1.00000002", "1.00000003"]),
+        ([-0.0025, -0.001], ["-0.0025", "-0.002", "-0.0015", "-0.001"]),
+    ],
+)
+def test_no_number_of_the_axis_is_cut(opened, tmp_path, values, ticks, width):
+    lines = history("fedbuff", 0, values, metric="loss")
+    write(tmp_path / "fedbuff" / "seed-0", lines)
+    out = tmp_path / "report"
+    page = opened(width, page_of=write_report([tmp_path], out, target=values[-1]))
+    numbers = page.locator("#plot .axes > text[text-anchor=end]")
+    assert numbers.all_text_contents() == ticks
+    title = page.locator("#plot .axes > text[transform]").bounding_box()
+    for number in numbers.all():
+        assert number.bounding_box()["x"] >= title["x"] + title["width"]
+
+
 @pytest.mark.parametrize("target", [0.2, 0.4321, 0.56, 0.62, 0.7777, 0.99, TARGET])
 def test_the_table_follows_the_target_as_the_report_would(opened, results, target):
     page = opened()

@@ -48,8 +48,22 @@ function ticks(low, high, wanted) {
   return found;
 }
 
+// Whatever more digits there are is the rounding of steps.
 function tickText(value) {
-  return grouped(String(Number(value.toPrecision(6))));
+  return grouped(String(Number(value.toPrecision(12))));
+}
+
+// The numbers of the y axis: places and texts, in per cent, or in powers of ten that are
+// far away from 1.
+function levels(low, high) {
+  const scale = data.metric.share ? 100 : 1;
+  const sign = data.metric.share ? "%" : "";
+  const found = ticks(low * scale, high * scale, 6);
+  const size = Math.max(...found.map(Math.abs));
+  const write = size >= 1e7 || (size > 0 && size < 1e-4)
+    ? (value) => (value ? Number(value.toPrecision(12)).toExponential() : "0")
+    : tickText;
+  return found.map((tick) => [tick / scale, write(tick) + sign]);
 }
 
 // Heights `gap` apart, as near as can be to those wanted, between two bounds: means of
@@ -94,21 +108,21 @@ function layOut(rows) {
   const [top, bottom] = [14, height - 46];
   const isLabelled = width >= NARROW && (rows.length - 1) * GAP <= bottom - top;
   const labels = isLabelled ? Math.min(longest * 6.9 + 26, width * 0.34) : 28;
-  const box = { left: 58, top, right: width - labels, bottom };
+  const numbers = levels(low, high);
+  const left = 28 + 7 * Math.max(4, ...numbers.map(([, text]) => text.length));
+  const box = { left, top, right: width - labels, bottom };
   const end = right || 1;
   const x = (value) => box.left + (value / end) * (box.right - box.left);
   const y = (value) => box.bottom - ((value - low) / (high - low)) * (box.bottom - box.top);
   const axis = axisOf(right);
-  return { rows, width, height, box, isLabelled, end, low, high, x, y, axis };
+  return { rows, width, height, box, isLabelled, end, numbers, x, y, axis };
 }
 
-function drawAxes({ box, width, height, end, low, high, x, y, axis }) {
+function drawAxes({ box, width, height, end, numbers, x, y, axis }) {
   const frame = add(svg, "g", { class: "axes" });
-  const scale = data.metric.share ? 100 : 1;
-  for (const tick of ticks(low * scale, high * scale, 6)) {
-    const at = y(tick / scale);
+  for (const [value, text] of numbers) {
+    const at = y(value);
     add(frame, "line", { x1: box.left, x2: box.right, y1: at, y2: at });
-    const text = tickText(tick) + (data.metric.share ? "%" : "");
     add(frame, "text", { x: box.left - 8, y: at + 4, "text-anchor": "end" }, text);
   }
   for (const tick of ticks(0, end / axis.unit, Math.min(8, width / 90))) {
