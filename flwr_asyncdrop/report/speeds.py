@@ -16,7 +16,7 @@ def draw_speeds(axes: Axes, log: RunLog) -> None:
 
     A bar is a speed rank, or neighbouring ones if there are many; the fastest is on
     top. Updates are all that were merged, and staleness is the mean of those that the
-    history keeps.
+    history keeps: the label says how many they are, if not all.
     """
     axes.set_title("Updates by speed rank")
     if not log.totals.updates:
@@ -59,10 +59,15 @@ def _labels(log: RunLog, updates: Ints, bar_of: Ints) -> list[str]:
     kept_in = bar_of[log.updates.rank]
     kept = np.bincount(kept_in, minlength=len(updates))
     sums = np.bincount(kept_in, log.updates.staleness, minlength=len(updates))
-    return [
-        f"{count:,} · staleness {stale / number:.1f}" if number else f"{count:,}"
-        for count, stale, number in zip(updates, sums, kept, strict=True)
-    ]
+    return list(map(_label, updates, sums, kept))
+
+
+def _label(updates: int, staleness: float, kept: int) -> str:
+    """Say how many updates there are, and how stale, in the mean, those kept are."""
+    if not kept:
+        return f"{updates:,}"
+    of_which = f" (of {kept:,})" if kept < updates else ""
+    return f"{updates:,} · staleness {staleness / kept:.1f}{of_which}"
 
 
 def _name(first: int, last: int) -> str:

@@ -71,9 +71,11 @@ def test_many_ranks_share_eight_bars():
 
 
 def test_updates_that_a_history_leaves_out_count():
-    records = [{**RUN, "schema": 3, "every": 8}, *updates((0, 1), (1, 4)), LEFT_OUT]
+    """And the label says of how few the staleness is."""
+    kept = updates((0, 1), (1, 4), (0, 2))
+    records = [{**RUN, "schema": 3, "every": 8}, *kept, LEFT_OUT]
     assert bars(records) == [
-        ("0", 5, "5 · staleness 1.0"),
+        ("0", 6, "6 · staleness 1.5 (of 2)"),
         ("1", 1, "1 · staleness 4.0"),
         ("2", 3, "3"),
     ]
