@@ -195,6 +195,7 @@ def _share_heights(panels: Sequence[Axes]) -> None:
 def _style_panel(axes: Axes, title: str) -> None:
     axes.set_title(title, fontsize=7, weight="normal", pad=3)
     axes.tick_params(labelsize=6.5, pad=2)
+    axes.yaxis.get_offset_text().set_fontsize(6.5)
 
 
 def _note_in_panel(axes: Axes, text: str) -> None:
