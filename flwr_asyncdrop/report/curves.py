@@ -99,7 +99,10 @@ def draw_metric(axes: Axes, log: RunLog) -> None:
 def draw_band(
     axes: Axes, curves: Sequence[Curve], cost: Cost, look: Look, **more: Any
 ) -> None:
-    """Draw the mean of some curves, shaded from the lowest to the highest of them."""
+    """Draw the mean of some curves, shaded from the lowest to the highest of them.
+
+    A single point is a dot.
+    """
     line = band(curves, cost).thinned()
     if len(curves) > 1:
         axes.fill_between(
@@ -111,6 +114,7 @@ def draw_band(
         color=look.color,
         linestyle=look.dashes,
         linewidth=look.width,
+        marker="o" if len(line.x) == 1 else "None",  # which has no length
         **more,
     )
 

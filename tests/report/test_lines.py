@@ -37,7 +37,7 @@ def test_the_slow_control_does_not_stretch_the_axis_but_its_end_is_told():
     assert axes.get_xlim() == (0, 30)
     label, beyond = axes.get_xlabel().splitlines()
     assert label == "virtual time (s)"
-    assert beyond == "→ fedavg ends at 20.0% at 90 s"
+    assert beyond == "→ fedavg ends at 20.0% at 90.0 s"
     assert "fedavg →" in texts(axes)
 
 
@@ -79,6 +79,14 @@ def test_lines_are_means_and_incomplete_runs_have_none():
     assert y.tolist() == pytest.approx([0.3, 0.5, 0.7])
     assert axes.get_xlabel().startswith("sent and received (MB)")
     assert texts(axes) == ["target 50.0%", "fedavg →", "fedbuff"]
+
+
+@pytest.mark.parametrize("longest", ["asyncdrop", "asyncdrop,drop-rate=0.125"])
+def test_a_line_of_one_evaluation_is_seen(longest):
+    runs = [series("fedbuff", {0: [0.2] * 3}), series(longest, {0: [0.9]})]
+    lines = [line for axes in drawn(runs).axes for line in axes.lines]
+    markers = {line.get_label(): line.get_marker() for line in lines}
+    assert (markers["fedbuff"], markers[longest]) == ("None", "o")
 
 
 def test_labels_beside_the_ends_do_not_overlap_and_nothing_is_cut_off():
