@@ -282,6 +282,18 @@ def test_a_click_on_a_heading_sorts(opened):
     assert texts(page, "label")[0] == "hetero-asyncdrop"
 
 
+def test_what_has_no_number_is_last_in_either_order(opened):
+    page = opened()
+    page.locator("#target").fill("72")  # which fedavg does not reach
+    heading = page.locator("th[data-key=seconds] button")
+    orders = []
+    for _ in range(2):
+        heading.click()
+        orders.append(texts(page, "label"))
+    assert [each[-1] for each in orders] == ["fedavg"] * 2
+    assert orders[0][:-1] == orders[1][-2::-1]
+
+
 def test_without_a_script_picture_and_table_remain(opened):
     page = opened(java_script_enabled=False)
     assert page.locator("#static img").first.is_visible()

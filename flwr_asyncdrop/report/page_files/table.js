@@ -28,17 +28,23 @@ function fill(place, key, text, value, best = false) {
 
 function sortKey(line, column) {
   const cell = line.cells[column];
-  return column === 0 ? cell.textContent : Number(cell.dataset.value ?? Infinity);
+  return column === 0 ? cell.textContent : Number(cell.dataset.value ?? NaN);
+}
+
+// Which of two lines comes first; those without a number are the last either way.
+function order(x, y, up) {
+  const [lacksX, lacksY] = [Number.isNaN(x), Number.isNaN(y)];
+  if (lacksX || lacksY) return lacksX - lacksY;
+  return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1);
 }
 
 headings.forEach((heading, column) => heading.addEventListener("click", () => {
   const up = heading.getAttribute("aria-sort") !== "ascending";
   headings.forEach((other) => other.removeAttribute("aria-sort"));
   heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-  const sorted = [...body.rows].sort((a, b) => {
-    const [x, y] = [sortKey(a, column), sortKey(b, column)];
-    return (x < y ? -1 : x > y ? 1 : 0) * (up ? 1 : -1);
-  });
+  const sorted = [...body.rows].sort(
+    (a, b) => order(sortKey(a, column), sortKey(b, column), up),
+  );
   body.append(...sorted);
 }));
 
