@@ -129,7 +129,7 @@ def name_metric(axes: Axes, metric: Metric) -> None:
 class _Percent(PercentFormatter):
     """Shares in per cent, with as many decimals as the places of the ticks have."""
 
-    def set_locs(self, locs: Sequence[float]) -> None:
+    def set_locs(self, locs: list[float]) -> None:
         """Take the places of the ticks, which are multiples of a step."""
         super().set_locs(locs)
         values = 100 * np.asarray(locs, dtype=np.float64)

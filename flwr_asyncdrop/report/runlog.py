@@ -247,7 +247,8 @@ class RunLog:
     def level_evaluations(self) -> list[Record]:
         """The evaluations that tell the speed levels apart.
 
-        None if a metric of that name is no list of numbers, of as many in each.
+        There are none if a metric of that name is no list of numbers, of as many in
+        each.
         """
         lines = [line for line in self.evaluations if LEVELS in line["metrics"]]
         found = [line["metrics"][LEVELS] for line in lines]
@@ -289,8 +290,11 @@ def _headline_of(evaluations: Iterable[Record]) -> str | None:
     """
     numbers: dict[str, object] = {}
     for line in evaluations:
-        found = line["metrics"].items()
-        numbers |= {name: value for name, value in found if headline({name: value})}
+        numbers |= {
+            name: value
+            for name, value in line["metrics"].items()
+            if name not in numbers and headline({name: value})
+        }
     metric = headline(numbers)
     return None if metric is None else metric[0]
 
