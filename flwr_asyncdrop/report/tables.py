@@ -188,13 +188,13 @@ def notes(comparison: Comparison) -> tuple[str, ...]:
         f"Target: {target.metric.text(target.value)} ({target.rule}). "
         "Mean ± sample standard deviation over seeds."
     ]
-    if comparison.reference is not None:
-        said.append(
-            f"The reference is {comparison.reference}: differences are seed by seed, "
-            "overheads on the seeds with which both reached the target."
-        )
-        said.append(_about_intervals(comparison))
     if sum(bool(row.outcomes) for row in comparison.rows) > 1:
+        if comparison.reference is not None:
+            said.append(
+                f"The reference is {comparison.reference}: differences are seed by "
+                "seed, overheads on the seeds with which both reached the target."
+            )
+            said += _about_intervals(comparison)
         said.append(_about_bold(comparison))
     if len({frozenset(row.outcomes) for row in comparison.rows if row.outcomes}) > 1:
         said.append(
@@ -234,19 +234,21 @@ def _about_incomplete(comparison: Comparison) -> Iterator[str]:
         yield f"{count} incomplete (+) and left out: {some(runs, _MOST_NAMED)}."
 
 
-def _about_intervals(comparison: Comparison) -> str:
+def _about_intervals(comparison: Comparison) -> Iterator[str]:
     found = [
         each
         for row in comparison.rows
+        if row.label != comparison.reference
         for each in beside_reference(row, comparison).values()
         if each is not None
     ]
     if any(each.low is not None for each in found):
-        return (
+        yield (
             "[low, high]: 95 % bootstrap intervals over seeds. Only what has a * is a "
             "difference: its interval lies on one side of zero."
         )
-    return f"No intervals: they take {FEWEST} seeds, and less is no evidence."
+    elif found:
+        yield f"No intervals: they take {FEWEST} seeds, and less is no evidence."
 
 
 def _about_bold(comparison: Comparison) -> str:

@@ -1,6 +1,8 @@
 import json
 from dataclasses import replace
 
+import pytest
+
 from flwr_asyncdrop.report.comparison import compare
 from flwr_asyncdrop.report.markdown import markdown
 from flwr_asyncdrop.report.table_files import csv_text, json_values
@@ -64,10 +66,10 @@ def test_a_metric_does_not_end_its_heading():
 def test_markdown_shows_a_label_as_it_is():
     one = series("fedavg", {0: [0.5]})
     label = r"my_own,a<b>,__x__*2,[c](d),`e`,$f$,\g~~h"
-    table = compare([replace(one, label=label)], target=0.5)
-    *_, row, _, below = markdown(table).splitlines()
+    runs = [series("fedbuff", {0: [0.4]}), replace(one, label=label)]
+    *_, row, _, below = markdown(compare(runs, target=0.5)).splitlines()
     shown = r"my_own,a\<b>,\_\_x\_\_\*2,[c\](d),\`e\`,\$f\$,\\g\~\~h"
-    assert row.startswith(f"| {shown} | 1 |")
+    assert row.startswith(f"| {shown} | 1 | ")
     assert f"The reference is {shown}:" in below
 
 
@@ -185,6 +187,28 @@ def counted_table(**others):
         ],
         target=0.5,
     )
+
+
+def test_an_algorithm_alone_is_compared_with_nobody():
+    alone = series("fedbuff", {seed: [0.5, 0.6] for seed in range(6)})
+    (target,) = notes(compare([alone], 0.5))
+    assert target.startswith("Target: 50.00%")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({seed: [0.1, None] for seed in range(6)}, ""),  # nothing can be compared
+        ({seed: [0.1, 0.6] for seed in range(3)}, "No intervals"),
+        ({seed: [0.1, 0.6] for seed in range(6)}, "[low, high]"),
+    ],
+)
+def test_notes_are_about_intervals_that_could_be_there(values, says):
+    reference = series("hetero-asyncdrop", {seed: [0.2, 0.6] for seed in range(6)})
+    said = notes(compare([series("fedbuff", values), reference], 0.5))
+    found = [note for note in said if "ntervals" in note]
+    assert len(found) == bool(says)
+    assert all(note.startswith(says) for note in found)
 
 
 def test_energy_has_columns_by_hand():
