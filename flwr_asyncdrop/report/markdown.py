@@ -7,9 +7,9 @@ from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.tables import Column, columns, notes
 
 # What Markdown takes for something else: not an underscore inside of a word, a star
-# between blanks, and a bracket without a link.
+# between blanks, a bracket without a link, and an ampersand without an entity.
 _SIGNS: Final = re.compile(
-    r"[\\`<|~$]|\](?=\()|(?<!\s)\*|\*(?!\s)|(?<![^\W_])_|_(?![^\W_])"
+    r"[\\`<|~$]|\](?=\()|(?<!\s)\*|\*(?!\s)|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)"
 )
 
 

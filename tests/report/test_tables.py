@@ -65,10 +65,10 @@ def test_a_metric_does_not_end_its_heading():
 
 def test_markdown_shows_a_label_as_it_is():
     one = series("fedavg", {0: [0.5]})
-    label = r"my_own,a<b>,__x__*2,[c](d),`e`,$f$,\g~~h"
+    label = r"my_own,a<b>,__x__*2,[c](d),`e`,$f$,\g~~h,&lt;&i"
     runs = [series("fedbuff", {0: [0.4]}), replace(one, label=label)]
     *_, row, _, below = markdown(compare(runs, target=0.5)).splitlines()
-    shown = r"my_own,a\<b>,\_\_x\_\_\*2,[c\](d),\`e\`,\$f\$,\\g\~\~h"
+    shown = r"my_own,a\<b>,\_\_x\_\_\*2,[c\](d),\`e\`,\$f\$,\\g\~\~h,\&lt;&i"
     assert row.startswith(f"| {shown} | 1 | ")
     assert f"The reference is {shown}:" in below
 
