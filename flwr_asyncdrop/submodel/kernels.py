@@ -2,14 +2,24 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 _switches = threading.RLock()
+_SPARSE = (
+    torch.sparse_coo_tensor,
+    torch.sparse_compressed_tensor,
+    torch.sparse_csr_tensor,
+    torch.sparse_csc_tensor,
+    torch.sparse_bsr_tensor,
+    torch.sparse_bsc_tensor,
+)
 
 
 @contextmanager
@@ -39,7 +49,7 @@ def plain_kernels() -> Iterator[None]:
         torch.random.fork_rng(devices=[]),
         sdpa_kernel(SDPBackend.MATH),
         uncompiled(),
-        _checked_indices(),
+        _CheckedIndices(),
         _unvalidated(),
     ):
         was_enabled, was_fast = mkldnn.enabled, mha.get_fastpath_enabled()
@@ -52,11 +62,24 @@ def plain_kernels() -> Iterator[None]:
             mha.set_fastpath_enabled(was_fast)
 
 
-def _checked_indices() -> AbstractContextManager[object]:
-    """Refuse sparse tensors with wrong indices, which end the process otherwise."""
-    checked: AbstractContextManager[object]
-    checked = torch.sparse.check_sparse_tensor_invariants()  # type: ignore[no-untyped-call]
-    return checked
+class _CheckedIndices(TorchFunctionMode):
+    """Refuses sparse tensors with wrong indices, which end the process otherwise.
+
+    So it is where the model's code has asked for no checks: its indices are right for
+    what it is given, and may be wrong for other lengths.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        if func in _SPARSE:
+            given = {**given, "check_invariants": True}
+        return func(*args, **given)
 
 
 @contextmanager

@@ -370,7 +370,11 @@ def _repeated(edges, x):
 
 def _adjacency(x, edges):
     ones = torch.ones(edges.shape[1], dtype=x.dtype)
-    return torch.sparse_coo_tensor(edges.flip(0), ones, (len(x), len(x)))
+    # As fast code has it. Without checks, indices beyond the vectors, as they are on
+    # fewer of them, end the process.
+    return torch.sparse_coo_tensor(
+        edges.flip(0), ones, (len(x), len(x)), check_invariants=False
+    )
 
 
 AGGREGATIONS = {

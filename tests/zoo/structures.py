@@ -40,7 +40,9 @@ class SparseGraphConv(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         ones = torch.ones(edges.shape[1]).to(x.dtype)
-        matrix = torch.sparse_coo_tensor(edges, ones, (len(x), len(x)))
+        matrix = torch.sparse_coo_tensor(
+            edges, ones, (len(x), len(x)), check_invariants=True
+        )
         x = F.relu(torch.sparse.mm(matrix, self.first(x)))
         return self.head(F.relu(torch.sparse.mm(matrix, self.second(x))))
 
