@@ -3,7 +3,7 @@
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -159,7 +159,11 @@ class RunPool:
                 pass
             except _StuckError as stuck:
                 end = Failed(str(stuck))
-        process.join()
+        wait([process.sentinel])
+        with self._lock:
+            # The start of another process looks for its exit code, too: who comes
+            # second at the same moment finds none.
+            process.join()
         if isinstance(end, Failed | Skipped):
             return end
         code = process.exitcode or 0

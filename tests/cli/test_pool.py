@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import forkserver, popen_forkserver
 
 import pytest
 
@@ -126,6 +127,26 @@ def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
         ends = dict(done(pool, runs(tmp_path, name, "last")))
     assert ends[name] == Failed(reason)
     assert isinstance(ends["last"], Ended)
+
+
+def test_a_run_keeps_its_exit_code_though_another_one_starts(tmp_path, monkeypatch):
+    """A start looks for the exit codes of others: a run that was well had failed."""
+    joins, seconds = threading.local(), iter([1.0])
+
+    def poll(self, flag=os.WNOHANG, poll=popen_forkserver.Popen.poll):
+        joins.now = flag != os.WNOHANG
+        return poll(self, flag)
+
+    def read(descriptor, read=forkserver.read_signed):
+        time.sleep(next(seconds, 0.0) if getattr(joins, "now", False) else 0.0)
+        return read(descriptor)
+
+    monkeypatch.setattr(popen_forkserver.Popen, "poll", poll)
+    monkeypatch.setattr(forkserver, "read_signed", read)
+    names = ["first", "second", "third"]
+    with RunPool([0, 1], work=obedient) as pool:
+        ends = dict(done(pool, runs(tmp_path, *names)))
+    assert [type(ends[name]) for name in names] == 3 * [Ended]
 
 
 def test_a_run_that_no_process_can_have_fails(tmp_path):
