@@ -33,6 +33,11 @@ def problem_of_path(text: str) -> str:
     return ""
 
 
+def as_folder_name(text: str) -> str:
+    """Return a text without the characters that would make other folders of it."""
+    return text.replace("/", "_").replace(":", ".")
+
+
 def as_path(name: str, value: object) -> Path:
     """Return a path that is given as text or as an object; ``~`` is the home folder.
 

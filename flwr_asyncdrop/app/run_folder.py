@@ -14,7 +14,7 @@ from flwr_asyncdrop.checkpoint import run_folder
 from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
-from flwr_asyncdrop.paths import make_output_folder, tidied
+from flwr_asyncdrop.paths import as_folder_name, make_output_folder, tidied
 from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.reading import is_unwritten, read_log
 from flwr_asyncdrop.report.runlog import RunLog
@@ -170,7 +170,7 @@ def output_dir(config: RunConfig) -> Iterator[Path]:
 def _new_folder(config: RunConfig) -> Path:
     """Make a folder of its own for a run."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{config.algorithm.label()}".replace("/", "_")
+    name = f"{stamp}-{as_folder_name(config.algorithm.label())}"
     parent, number = make_output_folder(Path.cwd() / "runs"), 1
     out = parent / name
     with changing(parent):

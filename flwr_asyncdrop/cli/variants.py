@@ -18,6 +18,7 @@ from flwr_asyncdrop.app.config import (
 from flwr_asyncdrop.cli.presets import Preset, num_rounds
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details
+from flwr_asyncdrop.paths import as_folder_name
 
 MOST_VARIANTS = 1000
 _LONGEST_LABEL = 255  # bytes of a folder's name
@@ -95,7 +96,12 @@ def variant_of(
         *(f"{k}={value_text(v)}" for k, v in values.items()),
     ]
     # It is the name of a folder too.
-    label = ",".join(parts).replace("/", "_").replace(":", ".")
+    label = as_folder_name(",".join(parts))
+    if not label.strip(" ."):
+        raise ConfigError(
+            f"{name} calls itself {label!r}, and no folder can have that name: give "
+            "the class another one"
+        )
     if (size := len(os.fsencode(label))) > _LONGEST_LABEL:
         raise ConfigError(
             f"{', '.join(values)} make a label of {size} bytes, and the folder of that "

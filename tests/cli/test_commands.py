@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.app.run_folder import output_dir
 from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
@@ -490,3 +492,17 @@ def test_a_run_that_is_refused_leaves_no_folder_of_its_own(tmp_path, monkeypatch
     (tmp_path / "runs").mkdir()
     assert main(["simulate", "--algo=layerwise-asyncdrop", "--model=mlp"]) == 2
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
+
+
+def test_a_run_of_an_algorithm_with_a_slash_has_one_folder(tmp_path, monkeypatch):
+    """It was refused, as a folder that nobody had named could not be written."""
+    (tmp_path / "slashed.py").write_text(
+        "from flwr_asyncdrop.algorithms import FedAvg\n"
+        "class Mine(FedAvg): name = 'mine/2'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig.parse({"algo": "slashed:Mine"})
+    with output_dir(config) as out:
+        assert out.parent == tmp_path / "runs"
+        assert out.name.endswith("-mine_2")

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from flwr_asyncdrop.algorithms import ALGORITHMS
@@ -109,6 +111,19 @@ def test_the_label_of_an_algorithm_from_outside_is_a_name(tmp_path, monkeypatch)
         "asyncdrop,model=nets.build",
     ]
     assert RunConfig.parse(variants[1].settings).algorithm.window == 2
+
+
+@pytest.mark.parametrize("name", ["..", ".", " "])
+def test_an_algorithm_whose_name_is_no_folders_is_refused(name, tmp_path, monkeypatch):
+    """The runs of one that called itself ".." were beside the comparison's folder."""
+    (tmp_path / "nameless_variants.py").write_text(
+        "from flwr_asyncdrop.algorithms import FedAvg\n"
+        f"class Mine(FedAvg): name = {name!r}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nameless_variants", raising=False)
+    with pytest.raises(ConfigError, match="calls itself '[. ]+', and no folder"):
+        labels(["nameless_variants:Mine"], DIGITS, {}, {})
 
 
 @pytest.mark.parametrize(
