@@ -122,7 +122,7 @@ def test_an_algorithm_whose_name_is_no_folders_is_refused(name, tmp_path, monkey
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "nameless_variants", raising=False)
-    with pytest.raises(ConfigError, match="calls itself '[. ]+', and no folder"):
+    with pytest.raises(ConfigError, match=r"calls itself '[. ]+', and no folder"):
         labels(["nameless_variants:Mine"], DIGITS, {}, {})
 
 
