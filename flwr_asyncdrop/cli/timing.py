@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from flwr_asyncdrop.app.run_folder import RunFolder
@@ -31,23 +32,28 @@ def measured(
     out: Path,
     do: Callable[[Sequence[RunSpec]], object],
 ) -> Timing:
-    """Time a ninth of a run, which is one of the race's, or return what was measured.
+    """Time a ninth of a run, or return what was measured.
 
-    RunError if it fails.
+    The run is one of the race's, unless that is there already: a run that is done, or
+    resumes, does not say how long a process takes to start. RunError if it fails.
     """
+    path = out / terms.measure.folder(1, _DIVISION) / _FILE
+    if (found := _read(path)) is not None:
+        return found
     lane = next((each for each in lanes if each.label == _TIMED), lanes[0])
     variant = lane.variant(lane.candidates[0], _DIVISION)
-    folder = out / terms.measure.folder(1, _DIVISION)
-    (run,) = all_runs([variant], terms.seeds[:1], terms.devices, folder)
+    places = chain([path.parent], (out / f"timed-{number}" for number in count(1)))
+    choices = (
+        all_runs([variant], terms.seeds[:1], terms.devices, place)[0]
+        for place in places
+    )
+    run = next(each for each in choices if not each.folder.exists())
     begun = time.monotonic()
     do([run])
     seconds = time.monotonic() - begun
     log = RunFolder(run.folder).log if is_complete(run) else None
     if log is None:
         raise RunError(f"{run.name} has failed, so nothing can be timed")
-    path = folder / _FILE
-    if (found := _read(path)) is not None:
-        return found
     trained = log.wall_seconds
     timing = Timing(max(seconds - trained, 0.0), trained * _DIVISION)
     with changing(path):

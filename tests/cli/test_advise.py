@@ -1,12 +1,16 @@
 """`asyncdrop advise`: what it is asked, that it resumes, and what it leaves."""
 
 import json
+import time
 
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.question import ALGOS
+from flwr_asyncdrop.cli.race import lanes_of
+from flwr_asyncdrop.cli.runs import is_complete
+from flwr_asyncdrop.cli.timing import measured
 from flwr_asyncdrop.exceptions import RunError
 from tests.fleets import FLEETS, SMALL, answer_of, asked, do, without_pictures
 
@@ -125,6 +129,30 @@ def test_it_advises_and_resumes(tmp_path, capsys):
     assert main(command) == 0
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert json.loads((out / "advice.json").read_text()) == content
+
+
+def test_what_an_earlier_search_has_done_is_not_timed(out):
+    """A run that was there took no time to start, and a budget of minutes far more."""
+    flags = [*TINY, "--algos=fedavg", "--search=lr=0.1,0.2"]
+    question = asked(*flags, f"--out={out}")
+    lanes = lanes_of(question.algos, question.terms)
+
+    def timed(runs):
+        missing = [run for run in runs if not is_complete(run)]
+        time.sleep(0.3 * len(missing))  # a process starts
+        ran.extend(missing)
+        do("timed", missing)
+
+    def seconds_to_start():
+        return measured(lanes, question.terms, out, timed).start
+
+    ran = []
+    assert seconds_to_start() >= 0.3
+    seconds_to_start()
+    assert len(ran) == 1
+    (out / question.measure.folder(1, 9) / "timing.json").unlink()
+    assert seconds_to_start() >= 0.3
+    assert len({run.folder for run in ran}) == 2
 
 
 def test_the_last_choice_is_between_two_at_least(out):
