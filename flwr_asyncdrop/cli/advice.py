@@ -34,9 +34,10 @@ class Candidate:
         """Its place in `KINDS`."""
         if self.config.algorithm.checked_masks() is not None:
             return 3
-        slots = self.config.in_flight
+        devices = (log.devices for log in self.series.runs.values())
+        slots = min(self.config.in_flight, *devices)
         waits_for = self.config.algorithm.clipped_aggregator(slots).waits_for
-        return 2 if waits_for == 1 else 0 if waits_for >= slots else 1
+        return 0 if waits_for >= slots else 2 if waits_for == 1 else 1
 
 
 @dataclass(frozen=True)

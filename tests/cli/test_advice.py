@@ -49,6 +49,8 @@ def advice_of(**values_by_seed):
         ("fedavg", {}, 0),
         ("fedbuff-wait", {"buffer-size": 8}, 0),
         ("fedbuff-wait", {}, 1),
+        ("fedavg", {"in-flight": 1}, 0),
+        ("fedbuff-wait", {"in-flight": 16, "buffer-size": 8}, 0),
         ("fedbuff", {}, 2),
         ("async-fedavg", {}, 2),
         ("asyncdrop", {}, 3),
