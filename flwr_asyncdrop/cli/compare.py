@@ -1,7 +1,7 @@
 """``asyncdrop compare``: algorithms and seeds side by side on all cores."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from flwr_asyncdrop.cli.preflight import check_inputs, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
-from flwr_asyncdrop.cli.tuned import Tuned
+from flwr_asyncdrop.cli.tuned import Tuned, ground_of
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.exceptions import (
     ConfigError,
@@ -123,13 +123,16 @@ def run(arguments: argparse.Namespace) -> int:
     algorithms, vary = _what(arguments)
     if both := sorted(explicit.keys() & vary.keys()):
         raise ConfigError(f"{both[0]} varies: leave --{both[0]} out")
-    tuned: Callable[[str], Mapping[str, Value]] = lambda name: {}  # noqa: E731
+    tuned = None
     if arguments.tuned is not None:
-        found = Tuned.read(arguments.tuned)
-        found.check(arguments.seeds, {*explicit, *vary})
-        tuned = found.of
+        tuned = Tuned.read(arguments.tuned)
+        tuned.check(arguments.seeds, {*explicit, *vary})
     variants = build_variants(
-        algorithms, PRESETS[arguments.task], explicit, vary, tuned
+        algorithms,
+        PRESETS[arguments.task],
+        explicit,
+        vary,
+        tuned.of if tuned else lambda name: {},
     )
     settings = [variant.settings for variant in variants]
     devices = fleet_size(arguments.devices, settings)
@@ -138,6 +141,11 @@ def run(arguments: argparse.Namespace) -> int:
     runs = all_runs(variants, arguments.seeds, devices, out)
     refuse_no_table(runs, out)
     console = make_console()
+    if tuned is not None:
+        ground = ground_of(arguments.task, devices, {**explicit, **vary})
+        if other := tuned.differences(ground):
+            line = f"{arguments.tuned} was tuned on other ground: {'; '.join(other)}"
+            print_line(line, console)
     if arguments.shard is not None:
         return _run_shard(arguments, runs, backend, console)
     with FolderLock(out):

@@ -8,7 +8,9 @@ from typing import Any, Self
 
 from flwr_asyncdrop.algorithms import algorithm
 from flwr_asyncdrop.app.config import INCIDENTAL, Value
+from flwr_asyncdrop.cli.variants import value_text
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.references import is_reference
 from flwr_asyncdrop.storage.whole import changing, write_whole
 
@@ -23,12 +25,14 @@ _BY_ALGORITHM = ("algorithms", "references", "chosen")
 class Tuned:
     """The settings that were chosen, by the algorithm's label, and the seeds used.
 
-    `references` names the classes from outside that have these labels.
+    `references` names the classes from outside that have these labels, and `ground` is
+    what they were tuned on, as of `ground_of`.
     """
 
     chosen: Mapping[str, Mapping[str, Value]]
     seeds: Sequence[int]
     references: Mapping[str, str]
+    ground: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -42,7 +46,10 @@ class Tuned:
                 for name, each in content["chosen"].items()
             }
             seeds = [int(seed) for seed in content["seeds"]]
-            return cls(chosen, seeds, dict(content.get("references", {})))
+            ground = ground_of(
+                content.get("task"), content.get("devices"), content.get("given", {})
+            )
+            return cls(chosen, seeds, dict(content.get("references", {})), ground)
         except OSError as error:
             raise ConfigError(
                 f"{path}: {error.strerror}; give the {TUNED} in the folder of a tuning"
@@ -79,6 +86,21 @@ class Tuned:
         if both := sorted(tuned & given):
             raise ConfigError(f"{both[0]} was tuned: leave --{both[0]} out")
 
+    def differences(self, ground: Mapping[str, Any]) -> list[str]:
+        """Return in words where a comparison is on another ground than the tuning."""
+        names = {**self.ground, **ground}
+        pairs = {name: (self.ground.get(name), ground.get(name)) for name in names}
+        return [
+            f"{name} {_given_text(before)}, now {_given_text(now)}"
+            for name, (before, now) in pairs.items()
+            if before != now
+        ]
+
+
+def ground_of(task: str, devices: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what settings are tuned or compared on: the task, and keys beside it."""
+    return {"task": task, "devices": devices, **_that_matter(given)}
+
 
 def references(names: Iterable[str]) -> dict[str, str]:
     """Return the algorithms from outside among some names, by their labels."""
@@ -108,16 +130,18 @@ def with_earlier(
 
 
 def _terms(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was the same for all algorithms, and decides what is chosen.
-
-    Of a trace it has the file's name, beside the digest.
-    """
+    """Return what was the same for all algorithms, and decides what is chosen."""
     left_out = {"format", *_BY_ALGORITHM}
     terms = {name: each for name, each in content.items() if name not in left_out}
-    given = {k: v for k, v in terms["given"].items() if k not in INCIDENTAL}
-    if "trace" in given:
-        given["trace"] = Path(given["trace"]).name
-    return {**terms, "given": given}
+    return {**terms, "given": _that_matter(terms["given"])}
+
+
+def _that_matter(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that make a difference; of a trace, the file's name."""
+    keys = {key: value for key, value in given.items() if key not in INCIDENTAL}
+    if "trace" in keys:
+        keys["trace"] = Path(keys["trace"]).name
+    return keys
 
 
 def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:
@@ -127,6 +151,10 @@ def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:
     with changing(path):
         write_whole(path, f"{text}\n".encode())
     return path
+
+
+def _given_text(value: Any) -> str:
+    return "not given" if value is None else printable(value_text(value))
 
 
 def _plain(value: Any) -> Value:

@@ -18,7 +18,13 @@ from flwr_asyncdrop.cli.parser import Parser
 from flwr_asyncdrop.cli.presets import PRESETS, Preset
 from flwr_asyncdrop.cli.race import FinalMetric, Lane, Terms, lanes_of, race
 from flwr_asyncdrop.cli.searched import Search, Searched
-from flwr_asyncdrop.cli.tuned import Tuned, references, with_earlier, write_tuned
+from flwr_asyncdrop.cli.tuned import (
+    Tuned,
+    ground_of,
+    references,
+    with_earlier,
+    write_tuned,
+)
 from flwr_asyncdrop.cli.variants import build_variants
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.observers.history_reading import read_history
@@ -345,6 +351,23 @@ class TestTuned:
         # Earlier files do not say it.
         assert Tuned.read(write_tuned(tmp_path, content)).of(again) == {"lr": 0.1}
 
+    def test_another_ground_than_that_of_the_comparison_is_named(self, tmp_path):
+        """Settings of another model or fleet passed for tuned ones without a word."""
+        given = {"model": "cnn", "lr-gamma": 0.5, "trace": "/a/f.csv", "data-dir": "/b"}
+        content = {"task": "digits", "devices": 9, "given": given}
+        content |= {"chosen": {"fedbuff": {"lr": 0.1}}, "seeds": [7]}
+        tuned = Tuned.read(write_tuned(tmp_path, content))
+        same = {"lr-gamma": 0.5, "trace": "/c/f.csv", "model": "cnn"}
+        assert tuned.differences(ground_of("digits", 9, same)) == []
+        others = {"trace": "/c/f.csv", "model": "mlp", "scale": False}
+        assert tuned.differences(ground_of("mlp-small", 8, others)) == [
+            "task digits, now mlp-small",
+            "devices 9, now 8",
+            "model cnn, now mlp",
+            "lr-gamma 0.5, now not given",
+            "scale not given, now false",
+        ]
+
     @pytest.mark.parametrize(
         "text",
         ["", "[]", "{}", '{"format": 1}', "[" * 100_000]
@@ -401,7 +424,10 @@ def test_a_race_is_run_resumed_and_compared(tmp_path, capsys):
     tuned = f"--tuned={out / 'tuned.json'}"
     command = ["compare", *SMALL, "--algos=fedbuff", tuned, f"--out={compared}"]
     assert main([*command, "--seeds=1000"]) == 2
-    assert main([*command, "--seeds=0", "--jobs=1"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--seeds=0", "--jobs=1", "--lr-gamma=0.5"]) == 0
+    said = "was tuned on other ground: lr-gamma not given, now 0.5\n"
+    assert said in capsys.readouterr().out
     first, *_ = read_history(compared / "fedbuff" / "seed-0" / "history.jsonl")
     config = first["config"]
     for key, value in content["chosen"]["fedbuff"].items():
