@@ -1,7 +1,9 @@
 """Which runs can stand in one table."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import chain
 
+from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.readable import headline, some
 from flwr_asyncdrop.report.runlog import RunLog
@@ -18,11 +20,13 @@ def name_of(label: str, seed: int | None) -> str:
 def check_comparable(logs: Logs) -> None:
     """Raise a DataError that names the runs if they cannot be compared.
 
-    A label must have one algorithm, and all of them one data set, headline metric and
-    clock, and be evaluated by the same side.
+    A label must have one algorithm, and no other one's name. All must have one data
+    set, headline metric and clock, and be evaluated by the same side.
     """
-    for label, of_label in logs.items():
-        _check_algorithm(label, of_label.values())
+    names = {label: _algorithms(of_label.values()) for label, of_label in logs.items()}
+    run = set(chain.from_iterable(names.values()))
+    for label, own in names.items():
+        _check_algorithm(label, own, run)
     found: dict[str, dict[str, list[tuple[str, RunLog]]]] = {}
     for label, of_label in logs.items():
         for seed, log in of_label.items():
@@ -43,12 +47,26 @@ def check_comparable(logs: Logs) -> None:
             )
 
 
-def _check_algorithm(label: str, logs: Iterable[RunLog]) -> None:
-    names = {str(name) for log in logs if (name := log.fact("algorithm")) is not None}
-    if len(names) > 1:
+def _algorithms(logs: Iterable[RunLog]) -> list[str]:
+    found = (log.fact("algorithm") for log in logs)
+    return sorted({str(name) for name in found if name is not None})
+
+
+def _check_algorithm(label: str, own: Sequence[str], run: Set[str]) -> None:
+    """Check the algorithms of a label, where those of all are known."""
+    if len(own) > 1:
         raise DataError(
             f"the runs in the folder {label} are of different algorithms, "
-            f"{', '.join(sorted(names))}: put those of each into a folder of its own"
+            f"{', '.join(own)}: put those of each into a folder of its own"
+        )
+    named = label.partition(",")[0]
+    # A strategy of one's own may be called as an algorithm of ours.
+    others = {*ALGORITHMS, *run} if {*own} & {*ALGORITHMS} else run
+    # Histories of before have a class with its module.
+    if own and named in others - {each.rpartition(":")[2] for each in own}:
+        raise DataError(
+            f"the folder {label} has runs of {own[0]}: give it that name back, or one "
+            "that is no algorithm's"
         )
 
 

@@ -261,6 +261,33 @@ def test_a_label_is_of_one_algorithm(tmp_path):
         read_series([tmp_path])
 
 
+@pytest.mark.parametrize(
+    ("folder", "algorithm", "other"),
+    [
+        ("asyncdrop", "fedbuff", "fedavg"),
+        ("asyncdrop,lr=0.1", "fedbuff", "fedavg"),
+        ("Mine", "Own", "Mine"),
+    ],
+)
+def test_runs_in_a_folder_of_another_algorithms_name_are_refused(
+    folder, algorithm, other, tmp_path
+):
+    """Where folders were renamed, a row had the name of one and the runs of another."""
+    write(tmp_path / folder / "seed-0", history(algorithm, 0, [0.5]))
+    write(tmp_path / "x" / "seed-0", history(other, 0, [0.5]))
+    with pytest.raises(DataError, match=f"the folder {folder} has runs of {algorithm}"):
+        read_series([tmp_path])
+
+
+def test_a_folder_has_any_name_that_says_nothing_wrong(tmp_path):
+    names = {"mine": "fedbuff", "fedavg": "AsyncStrategy", "asyncdrop,x": "asyncdrop"}
+    names |= {"Own": "package.module:Own", "Own,x": "Own"}
+    for folder, algorithm in names.items():
+        write(tmp_path / folder / "seed-0", history(algorithm, 0, [0.5]))
+    found = {one.label: one.algorithm for one in read_series([tmp_path])}
+    assert found == names
+
+
 def test_settings_that_differ_in_the_runs_of_a_label_are_known(tmp_path):
     run(tmp_path, "fedavg", seed=0, lr=0.1, momentum=0.9)
     run(tmp_path, "fedavg", seed=1, lr=0.2, momentum=0.9, seen=1)
