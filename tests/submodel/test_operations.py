@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     extract,
+    load_in_place,
     load_submodel,
     plan_submodels,
     silenced,
@@ -323,6 +324,47 @@ def test_a_query_that_may_attend_to_no_key():
 
     assert full(x, padding).isfinite().all()
     assert torch.allclose(small(x, padding), full(x, padding))
+
+
+class ReadsPadded(nn.Module):
+    """Texts of several lengths, with a mask of what was put behind the shorter ones."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(12, 4, 16, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x, padding):
+        return self.head(self.encoder(x, src_key_padding_mask=padding)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layer", [0, 1])
+def test_padded_texts_are_read_where_nothing_needs_gradients(layer):
+    """The stock encoder then makes nested tensors of them, asking its first layer."""
+    model = build_in_double_precision(ReadsPadded).eval()
+    padding = torch.tensor([[False] * 4, [False, False, True, True]])
+    inputs = (steps(12), padding)
+    plan = plan_submodels(model, inputs)
+    keep = list(plan.full_keep())
+    (heads,) = (
+        number
+        for number, group in enumerate(plan.groups)
+        if group.name == f"encoder.layers.{layer}.self_attn"
+    )
+    keep[heads] = torch.arange(2)
+    places = plan.indices(tuple(keep))
+    small = load_submodel(model, extract(model.state_dict(), places), scale=False)
+    full = load_submodel(model, silenced(model.state_dict(), places))
+    expected = full(*inputs)
+
+    with torch.no_grad():
+        assert torch.allclose(small(*inputs), expected)
+        load_in_place(full, small.state_dict(), scale=False)
+        assert torch.allclose(full(*inputs), expected)
+    load_in_place(full, model.state_dict())
+    assert full.encoder.use_nested_tensor
 
 
 def test_cross_attention_of_a_decoder_loses_heads():

@@ -73,6 +73,19 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         ]
 
 
+def use_padded_tensors(model: nn.Module) -> None:
+    """Keep encoders whose attention has lost heads from nesting what is padded.
+
+    Only stock attention takes nested tensors, and the encoder asks its first layer
+    alone.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder) and any(
+            isinstance(part, NarrowMultiheadAttention) for part in module.modules()
+        ):
+            module.use_nested_tensor = False
+
+
 def _sum_of_masks(
     mask: Tensor | None, padding: Tensor | None, query: Tensor, keys: int
 ) -> Tensor | None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from flwr_asyncdrop.exceptions import ShapeError
+from flwr_asyncdrop.submodel.narrowing.attention import use_padded_tensors
 from flwr_asyncdrop.submodel.narrowing.conventions import follow_conventions
 from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.instance_norm import take_any_width
@@ -79,6 +80,7 @@ def adapt(
     follow_experts(narrowed, full)
     use_safe_convolutions(narrowed)
     take_any_width(narrowed)
+    use_padded_tensors(narrowed)
     for block in skipped:
         skip(narrowed.get_submodule(block))
     if scale:
