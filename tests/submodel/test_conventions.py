@@ -1,5 +1,7 @@
 """Size attributes of modules without a patch follow from names and shapes."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -53,10 +55,17 @@ class FusedAttention(nn.Module):
         return self.proj((weights @ value).transpose(1, 2).flatten(2))
 
 
+@dataclass(frozen=True)
+class FrozenConfig:
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    hidden_size: int = 12
+
+
 class TwoFused(nn.Module):
-    def __init__(self):
+    def __init__(self, config=None):
         super().__init__()
-        config = FusedAttention.Config()
+        config = config or FusedAttention.Config()
         self.first, self.second = FusedAttention(config), FusedAttention(config)
 
     def forward(self, x):
@@ -119,8 +128,9 @@ def test_heads_are_units(make, units):
     assert {group.name: group.size for group in plan.groups} == units
 
 
-def test_a_shared_configuration_is_copied():
-    model = seeded(TwoFused)
+@pytest.mark.parametrize("make", [FusedAttention.Config, FrozenConfig])
+def test_a_shared_configuration_is_copied(make):
+    model = seeded(lambda: TwoFused(make()))
     config = model.first.config
 
     small, _ = submodel(model, sequences(), 0.5)

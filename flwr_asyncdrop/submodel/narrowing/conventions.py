@@ -210,8 +210,7 @@ def _follow(narrow: nn.Module, sizes: _Sizes, lengths: Mapping[_Axis, int]) -> N
     }
     if changed:
         own = copy.copy(narrow.config)
-        for name, size in changed.items():
-            setattr(own, name, size)
+        vars(own).update(changed)  # it may be a frozen dataclass
         narrow.config = own
 
 
