@@ -107,6 +107,18 @@ def test_a_stranger_s_list_is_not_read_if_it_is_too_long():
         wire.unpack(record, 3)
 
 
+@pytest.mark.parametrize(("length", "is_read"), [(400, True), (3000, False)])
+def test_a_list_has_some_hundreds_of_bytes_for_each_array(length, is_read):
+    """To read one takes 25 times its bytes of memory, and most may be 10,000 arrays."""
+    names = [f"{letter}.{'x' * length}" for letter in "ab"]
+    record = with_list([[name, "float32", [1], "s", 0] for name in names])
+    if is_read:
+        assert list(wire.unpack(record, 2)) == names
+        return
+    with pytest.raises(ValueError, match="for 2 arrays"):
+        wire.unpack(record, 2)
+
+
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_damage_is_refused_or_read_within_its_bytes(data):
