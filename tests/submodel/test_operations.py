@@ -326,6 +326,18 @@ def test_a_query_that_may_attend_to_no_key():
     assert torch.allclose(small(x, padding), full(x, padding))
 
 
+def test_the_mean_of_what_a_single_position_leaves_of_a_sequence():
+    """With one position only it is the mean of nothing, in which no unit shows."""
+    build = partial(
+        Net,
+        lambda net, x: net.head(net.body(x)[:, 1:].relu().mean(1)),
+        body=nn.Linear(5, 6),
+        head=nn.Linear(6, 3),
+    )
+
+    assert sizes(planned(build, (steps(),), seeds=1)) == {"body": 6}
+
+
 class ReadsPadded(nn.Module):
     """Texts of several lengths, with a mask of what was put behind the shorter ones."""
 

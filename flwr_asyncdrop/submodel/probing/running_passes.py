@@ -90,7 +90,11 @@ def find_passes(
 
 
 def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
-    """Yield variations that run, in training mode and in eval mode by turns."""
+    """Yield variations that run, in training mode and in eval mode by turns.
+
+    Not those that give no finite number, as the mean over ``x[:, 1:]`` of one position
+    does: no unit shows in it.
+    """
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
     thorough = not is_large(model)
     kinds = variations(example, min(rows, default=0), thorough=thorough)
@@ -99,7 +103,9 @@ def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
         for varied in alternatives:
             modes = (training, not training)
             tried = (_tried(model, Pass(varied, mode), seen) for mode in modes)
-            running = next((way for way, why in tried if why is None), None)
+            running = next(
+                (way for way, why in tried if why is None and seen.shows(way)), None
+            )
             if running is not None:
                 yield running
                 training = not running.training

@@ -31,6 +31,11 @@ class Seen:
         finite = sum(int(tensor.isfinite().sum()) for tensor in tensors)
         self._ran.append((way, finite, sum(map(Tensor.numel, tensors))))
 
+    def shows(self, way: Pass) -> bool:
+        """Whether a pass that ran gave some number that is finite, or none at all."""
+        finite, numbers = self.count_finite([way])
+        return finite > 0 or numbers == 0
+
     def count_finite(self, ways: Sequence[Pass]) -> tuple[int, int]:
         """Return how many numbers these passes gave that are finite, and how many."""
         ran = [ran for ran in self._ran if any(ran[0] is way for way in ways)]
