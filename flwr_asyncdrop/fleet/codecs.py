@@ -69,6 +69,11 @@ class CodecChoice(ABC):
         return self.typical.feedback
 
     @property
+    def keeps_zeros(self) -> bool:
+        """Whether weights that are 0 arrive as 0."""
+        return self.typical.keeps_zeros
+
+    @property
     def is_lossy(self) -> bool:
         """Whether a number may come out as another one."""
         return True
@@ -137,6 +142,11 @@ class AutoCodec(CodecChoice):
     def uses_feedback(self) -> bool:
         """Whether a codec of the ladder does."""
         return any(each.feedback for each in (*self.ladder, self.unknown))
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether all codecs of the ladder do."""
+        return all(each.keeps_zeros for each in (*self.ladder, self.unknown))
 
     def choose(self, link: Link, sizes: Sizes) -> Codec:
         """Return the codec with the most bits that the link has time for."""

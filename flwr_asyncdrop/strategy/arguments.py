@@ -185,7 +185,7 @@ class Arguments:
             duration=duration,
         )
         self.masks, self.mode, self.duration = masks, mode, duration
-        self.codec = codec_choice(codec)
+        self.codec = self._checked_codec(codec)
         self.trainable = TrainedPart(model, trainable)
         self.devices_have_frozen = devices_have_frozen
         self.fleet = fleet
@@ -231,7 +231,21 @@ class Arguments:
             )
         check_kinds({name: getattr(self, name) for name in CHECKED})
         self._check_numbers()
-        self.codec = codec_choice(self.codec)
+        self.codec = self._checked_codec(self.codec)
+
+    def _checked_codec(
+        self, codec: str | Codec | CodecChoice | None
+    ) -> CodecChoice | None:
+        """Return the choice of codecs; ConfigError for one that the mode has not."""
+        found = codec_choice(codec)
+        masked = self.mode == "masked" and self.plan is not None
+        if masked and found is not None and not found.keeps_zeros:
+            raise ConfigError(
+                f"codec={found.label!r} with mode='masked': units that are left out "
+                "are zeros, of which q2 and q1 make other numbers; take q8 or q4 for "
+                "the way down, or mode='sliced'"
+            )
+        return found
 
     def _check_numbers(self) -> None:
         for name, allowed in _NUMBERS.items():

@@ -34,6 +34,7 @@ from flwr_asyncdrop.exceptions import (
     RunError,
 )
 from flwr_asyncdrop.fleet.capacity import Trip
+from flwr_asyncdrop.fleet.codecs import AutoCodec
 from flwr_asyncdrop.fleet.profiles import TaskCost
 from flwr_asyncdrop.seeding import torch_generator
 from flwr_asyncdrop.server.callbacks import Callback
@@ -151,6 +152,18 @@ def test_fewer_bytes_both_ways_and_much_the_same_model(name, mode):
     start = net().state_dict()
     assert distance(model, exact) < distance(exact, start)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model.values())
+
+
+@pytest.mark.parametrize("down", ["q2", "q1", "top10%+q2"])
+def test_units_that_are_zeroed_are_no_noise_on_their_way_down(down):
+    """Devices would train with small weights in place of the units left out."""
+    noisy = Codec(down=scheme(down), up=None)
+    chosen = AutoCodec(ladder=(PRESETS["q8"], noisy))
+    for codec in (noisy, noisy.name, chosen):
+        with pytest.raises(ConfigError, match="mode='masked': units that are left out"):
+            AsyncDrop(net(), torch.ones(2, 8), mode="masked", codec=codec)
+    AsyncDrop(net(), torch.ones(2, 8), codec=noisy)
+    AsyncFedAvg(mode="masked", codec=noisy)  # leaves no units out
 
 
 @pytest.mark.parametrize("strategy", [AsyncFedAvg, FedBuff, SyncFedAvg, AsyncDrop])

@@ -43,6 +43,11 @@ class Codec:
             )
 
     @property
+    def keeps_zeros(self) -> bool:
+        """Whether weights that are 0 arrive as 0."""
+        return self.down is None or self.down.keeps_zeros
+
+    @property
     def name(self) -> str:
         """The name of a preset, else both schemes: ``"down=q8,up=none"``.
 

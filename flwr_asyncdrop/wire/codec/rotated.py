@@ -39,6 +39,11 @@ class Rotated(Scheme):
         """``"q1"`` or ``"q2"``."""
         return f"q{self.bits}"
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """No: they are rotated with the others."""
+        return False
+
     def payload_sizes(self, count: int) -> range:
         """Return the one size: that of the scales and of the codes."""
         size = min(self._rotated_bytes(count), count * _FLOAT.itemsize)

@@ -22,6 +22,11 @@ class Scheme(ABC):
     def name(self) -> str:
         """The spec of the scheme, e.g. ``"q4"``: ``scheme(name)`` equals it."""
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether a 0 is read as 0, whatever numbers are beside it."""
+        return True
+
     @abstractmethod
     def pack(self, values: Floats, seed: int, *, unbiased: bool) -> bytes:
         """Return the payload of `values`; see `encode`."""

@@ -51,6 +51,11 @@ class TopK(Scheme):
         percent = (Decimal(repr(float(self.share))) * 100).normalize()
         return f"top{percent:f}%+{self.inner.name}"
 
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether the other scheme does, as a zero may be among those kept."""
+        return self.inner.keeps_zeros
+
     def kept(self, count: int) -> int:
         """Return how many of `count` numbers are kept."""
         return min(count, max(1, round(self.share * count)))

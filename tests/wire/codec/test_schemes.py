@@ -51,6 +51,15 @@ def test_every_count_comes_back_finite_and_owned(spec, unbiased):
 
 @every_scheme
 @both
+def test_zeros_stay_zeros_where_a_scheme_says_so(spec, unbiased):
+    values = normal(4096)
+    values[50:] = 0  # top25% keeps some of them
+    zeros = there_and_back(spec, values, unbiased=unbiased)[50:]
+    assert SCHEMES[spec].keeps_zeros == (not zeros.any())
+
+
+@every_scheme
+@both
 def test_the_most_bytes_are_those_of_numbers_that_zstd_cannot_shorten(spec, unbiased):
     # So few that no frame is shorter.
     for count in (1, 5, 40):
