@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -203,6 +204,10 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Drawn, f"__{_name}__", _method(Drawn._compared, getattr(operator, _name)))
 
 
+_TORCHS = ("aten", "mkldnn", "prim", "prims", "quantized")
+"""The namespaces of torch's own operations, which check indices."""
+
+
 class Follower(TorchFunctionMode):
     """Gives code numbers that can be followed where it draws.
 
@@ -226,6 +231,8 @@ class Follower(TorchFunctionMode):
         self._thread = threading.get_ident()
         self.has_followed = False
         """Whether there was a number."""
+        self.runs_foreign = False
+        """Whether there was an operation that is none of torch's own."""
 
     def __torch_function__(
         self,
@@ -238,6 +245,8 @@ class Follower(TorchFunctionMode):
         if func is Tensor.item and (source := self._source_of(args[0])):
             with torch._C.DisableTorchFunction():  # nobody reads it
                 return self._followed(args[0].numpy().item(), source)
+        if isinstance(func, OpOverload | OpOverloadPacket):
+            self.runs_foreign |= str(func).partition(".")[0] not in _TORCHS
         if func in _MAKING and any(isinstance(k, Drawn) for k in tree_leaves(args)):
             return Drawn.__torch_function__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))

@@ -48,6 +48,10 @@ class FixedDraws(DispatchMode):
         The truth values read so far.
     uses_level : bool
         Whether a random number that depends on the level was drawn.
+    runs_foreign : bool
+        Whether there was an operation of another package, such as torch_scatter, which
+        may write beyond its memory at indices that are wrong. It is seen where
+        `follows`, and not within ``torch.jit.script``.
     """
 
     def __init__(
@@ -90,6 +94,11 @@ class FixedDraws(DispatchMode):
     def has_followed(self) -> bool:
         """Whether there was a number to follow."""
         return self._follower.has_followed
+
+    @property
+    def runs_foreign(self) -> bool:
+        """Whether there was an operation of another package."""
+        return self._follower.runs_foreign
 
     def _decide(self, value: bool) -> bool:
         """Return what the next truth value shall be, which is `value` by itself."""

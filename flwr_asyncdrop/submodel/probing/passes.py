@@ -100,13 +100,14 @@ def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def variations(
-    example: Example, vocabulary: int, *, thorough: bool
+    example: Example, vocabulary: int, *, thorough: bool, grows: bool = False
 ) -> list[list[Example]]:
     """Return other inputs of the kind of `example`: lists of alternatives.
 
     Of each list the first that the model takes is of use. They have other batch
     sizes, lengths and values. `vocabulary` is the number of rows of the smallest
     embedding, 0 without one. Without `thorough` one other size of each kind will do.
+    If it only `grows`, sizes are larger and values the same: indices stay right.
     """
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_within([example.args, example.kwargs])
@@ -120,6 +121,9 @@ def variations(
         for length in _lengths(first)
         for other in _others(length, areas=first.dim() > 3)
     ]
+    if grows:
+        larger = [each for each in batches + lengths if _size(each) > _size(example)]
+        return [[each] for each in larger]
     masked = sum(map(_is_whole, tensors)) > 1
     draws = [_new_values(generator, most, masked) for most in (vocabulary, 0)]
 

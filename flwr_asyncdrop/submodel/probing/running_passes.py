@@ -97,7 +97,8 @@ def _varied(model: nn.Module, example: Example, seen: Seen) -> Iterator[Pass]:
     """
     rows = [len(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)]
     thorough = not is_large(model)
-    kinds = variations(example, min(rows, default=0), thorough=thorough)
+    vocabulary = min(rows, default=0)
+    kinds = variations(example, vocabulary, thorough=thorough, grows=seen.foreign)
     training = True
     for alternatives in kinds:
         for varied in alternatives:
@@ -143,6 +144,7 @@ def failure_of(
     except Exception as error:  # whatever the model's own code raises
         return error
     if seen is not None:
+        seen.foreign |= draws.runs_foreign
         seen.note(way, outputs)
         seen.moving |= moving
         if draws.uses_level:

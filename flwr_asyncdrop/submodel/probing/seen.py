@@ -19,10 +19,13 @@ class Seen:
         Those to which random numbers matter.
     moving : set of str
         The buffers that some of them changed.
+    foreign : bool
+        Whether one had an operation of another package, see `FixedDraws`.
     """
 
     drawn: list[Pass] = field(default_factory=list)
     moving: set[str] = field(default_factory=set)
+    foreign: bool = False
     _ran: list[tuple[Pass, int, int]] = field(default_factory=list)
 
     def note(self, way: Pass, outputs: Sequence[Any]) -> None:

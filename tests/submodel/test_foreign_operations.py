@@ -1,0 +1,45 @@
+"""Operations of other packages, which may write beyond their memory."""
+
+import pytest
+import torch
+from torch import nn
+
+from flwr_asyncdrop.submodel import plan_submodels
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 4], [1, 2, 3, 4, 0, 2]])
+
+
+asked: list[tuple[int, int]] = []
+
+
+def largest(x, edges):
+    """Take the largest of each node's neighbours; torch_scatter checks no index."""
+    asked.append((len(x), int(edges.detach().numpy().max())))
+    source, target = edges % len(x)
+    target = target.unsqueeze(1).expand(-1, x.shape[1])
+    return x.scatter_reduce(0, target, x[source], "amax")
+
+
+library = torch.library.Library("asyncdrop_tests", "DEF")
+library.define("largest(Tensor x, Tensor edges) -> Tensor")
+library.impl("largest", largest, "CompositeImplicitAutograd")  # as theirs are
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 16), nn.Linear(16, 4), nn.Linear(4, 3)
+
+    def forward(self, x, edges):
+        x = self.b(self.a(x).relu())
+        return self.c(torch.ops.asyncdrop_tests.largest(x, edges))
+
+
+@pytest.mark.parametrize("shift", [0, 7], ids=["as many nodes", "fewer nodes"])
+def test_they_get_no_indices_that_the_example_would_not_give_them(shift):
+    """With torch_scatter 2.1.2 the process ended, three times of three."""
+    del asked[:]
+    plan = plan_submodels(Graph(), (torch.randn(5 + shift, 6), EDGES))
+    assert "a" in {group.name for group in plan.groups}
+    assert len({nodes for nodes, _ in asked}) > 1  # other sizes are tried
+    assert all(index < nodes for nodes, index in asked)
