@@ -43,3 +43,17 @@ def test_they_get_no_indices_that_the_example_would_not_give_them(shift):
     assert "a" in {group.name for group in plan.groups}
     assert len({nodes for nodes, _ in asked}) > 1  # other sizes are tried
     assert all(index < nodes for nodes, index in asked)
+
+
+def test_torchs_own_profiler_is_none_of_them():
+    sizes = set()
+
+    class Recorded(nn.Sequential):
+        def forward(self, x):
+            sizes.add(len(x))
+            with torch.profiler.record_function("forward"):
+                return super().forward(x)
+
+    layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)
+    plan_submodels(Recorded(*layers), torch.randn(4, 6))
+    assert min(sizes) < 4 < max(sizes)

@@ -204,7 +204,7 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Drawn, f"__{_name}__", _method(Drawn._compared, getattr(operator, _name)))
 
 
-_TORCHS = ("aten", "mkldnn", "prim", "prims", "quantized")
+_TORCHS = ("aten", "mkldnn", "prim", "prims", "profiler", "quantized")
 """The namespaces of torch's own operations, which check indices."""
 
 
