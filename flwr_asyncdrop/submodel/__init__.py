@@ -14,6 +14,8 @@ from flwr_asyncdrop.submodel.counts import DropCounts
 from flwr_asyncdrop.submodel.declare import declare_plan
 from flwr_asyncdrop.submodel.default_device import cpu_by_default
 from flwr_asyncdrop.submodel.discovery.rules import RULES, add_rule
+from flwr_asyncdrop.submodel.flop_formula import FlopFormula
+from flwr_asyncdrop.submodel.flops import forward_flops, step_flops
 from flwr_asyncdrop.submodel.frozen import Frozen, content_hash, split
 from flwr_asyncdrop.submodel.kernels import one_thread, steady_kernels
 from flwr_asyncdrop.submodel.lora import (
@@ -37,7 +39,6 @@ from flwr_asyncdrop.submodel.savings import (
     droppable_share,
     savings,
     savings_table,
-    step_flops,
 )
 from flwr_asyncdrop.submodel.trainable import (
     Trainable,
@@ -71,6 +72,7 @@ __all__ = [
     "BlockPlan",
     "DropCounts",
     "Example",
+    "FlopFormula",
     "Frozen",
     "Indices",
     "Inputs",
@@ -98,6 +100,7 @@ __all__ = [
     "examples_of",
     "extract",
     "find_adapters",
+    "forward_flops",
     "frozen_names",
     "load_in_place",
     "load_lora",

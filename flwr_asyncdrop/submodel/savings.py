@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from torch import Tensor, nn
-from torch._ops import OpOverload
-from torch.utils.flop_counter import flop_registry
+from torch import nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.submodel.counts import DropCounts
-from flwr_asyncdrop.submodel.default_device import cpu_by_default, given_default
-from flwr_asyncdrop.submodel.dispatch import DispatchMode
-from flwr_asyncdrop.submodel.kernels import eval_mode, plain_kernels
-from flwr_asyncdrop.submodel.narrowing.experts import tensor_operations
+from flwr_asyncdrop.submodel.default_device import cpu_by_default
+from flwr_asyncdrop.submodel.flops import step_flops
 from flwr_asyncdrop.submodel.narrowing.narrow import load_submodel
 from flwr_asyncdrop.submodel.plan import Plan
-from flwr_asyncdrop.submodel.probing.kept_state import kept_state
-from flwr_asyncdrop.submodel.probing.passes import mapped
 from flwr_asyncdrop.submodel.transfer import extract
 from flwr_asyncdrop.submodel.types import (
     Inputs,
@@ -30,7 +24,6 @@ from flwr_asyncdrop.submodel.types import (
     shapes_of,
     tensors_of,
 )
-from flwr_asyncdrop.submodel.verification.training import as_given
 
 _NUM_DRAWS = 4
 
@@ -128,52 +121,6 @@ def droppable_share(plan: Plan) -> float:
         fixed = math.prod(float((units < 0).double().mean()) for units in dims.values())
         droppable += math.prod(plan.shapes[name]) * (1 - fixed)
     return droppable / max(total, 1)
-
-
-@cpu_by_default()
-def step_flops(model: nn.Module, example_inputs: Inputs) -> int:
-    """Return the floating-point operations of one forward pass, in eval mode.
-
-    A multiplication and an addition count as two; only matrix products, convolutions
-    and attention count, as in `torch.utils.flop_counter`. A training step costs about
-    three times as much. Of several example inputs the first count, on the device of
-    the model and in its precision. What the pass writes on buffers is put back.
-    """
-    check_module(model)
-    counter = FlopCounter()
-    example = as_given(examples_of(example_inputs)[0], model)
-    with (
-        kept_state(model),
-        eval_mode(model),
-        tensor_operations(model),
-        plain_kernels(),
-        counter,
-        given_default(),
-    ):
-        mapped(example, Tensor.clone).run(model)  # none is of inference mode
-    return counter.total
-
-
-class FlopCounter(DispatchMode):
-    """Adds up torch's FLOP counts of operations.
-
-    torch's own counter also follows modules, and fails where one is given a view of a
-    parameter.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def operate(
-        self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run it, and count its FLOPs."""
-        result = func(*args, **kwargs)
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            self.total += count(*args, **kwargs, out_val=result)
-        return result
 
 
 def _num_bytes(model: nn.Module) -> int:

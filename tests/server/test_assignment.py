@@ -1,3 +1,5 @@
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -13,11 +15,11 @@ from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.strategy.units import first_costs
 from flwr_asyncdrop.submodel import (
     extract,
+    forward_flops,
     lora_plan,
     lora_state,
     plan_blocks,
     plan_submodels,
-    step_flops,
 )
 from tests.runs import mlp, residual_mlp
 from tests.submodel.lora.models import Layers
@@ -176,19 +178,54 @@ def test_biases_count_in_scores_unless_told_otherwise(vectors, dropped):
     assert sorted({*range(6)} - {*rows}) == dropped
 
 
-def test_flops_are_counted_once_per_width(monkeypatch):
+def counting(monkeypatch):
+    """Return the list in which the weights of counted submodels will be."""
     counted = []
 
     def flops(model, inputs):
         counted.append(tuple(model[2].weight.shape))
-        return step_flops(model, inputs)
+        return forward_flops(model, inputs)
 
-    monkeypatch.setattr(costs, "step_flops", flops)
+    monkeypatch.setattr(costs, "forward_flops", flops)
+    return counted
+
+
+def test_flops_are_counted_once_per_width(monkeypatch):
+    counted = counting(monkeypatch)
     assignment, state = submodels(RandomMask(0.5)), run_state()
     for state.dispatched in range(20):
         assignment.part(state, 0, 8)
     # Chance rounds 2.5 of 5 units; the last is the full model.
     assert sorted(counted) == [(2, 3), (3, 3), (5, 6)]
+
+
+def shares_of_all_sizes(share):
+    sizes = product(range(1, 7), range(1, 6))
+    keeps = [tuple(map(torch.arange, size)) for size in sizes]
+    return [share(keep, PLAN.shapes_of(PLAN.indices(keep))) for keep in keeps]
+
+
+def test_flops_of_many_widths_are_computed(monkeypatch):
+    counted = counting(monkeypatch)
+    shares = shares_of_all_sizes(compute_share(PLAN, mlp(), INPUTS))
+    by_hand = [
+        (4 * n + n * m + m * 3) / FULL for n, m in product(range(1, 7), range(1, 6))
+    ]
+    assert shares == by_hand
+    assert len(counted) < 12
+
+
+@pytest.mark.parametrize("formula", [None, lambda keep: None])
+def test_without_a_formula_all_are_counted(monkeypatch, formula):
+    counted = counting(monkeypatch)
+    expected = shares_of_all_sizes(compute_share(PLAN, mlp(), INPUTS))
+    del counted[:]
+    monkeypatch.setattr(costs.FlopFormula, "of", lambda *_: formula)
+    monkeypatch.setattr(costs, "_REMEMBERED", 7)
+    share = compute_share(PLAN, mlp(), INPUTS)
+    assert shares_of_all_sizes(share) == expected
+    assert len(counted) == 1 + len(expected)
+    assert len(share._known) <= 7
 
 
 def test_the_first_cost_is_that_of_the_first_task():

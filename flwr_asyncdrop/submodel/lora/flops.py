@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.submodel.flops import FlopCounter
 from flwr_asyncdrop.submodel.kernels import plain_kernels, taken_for
 from flwr_asyncdrop.submodel.lora.copies import copy_adapters
 from flwr_asyncdrop.submodel.lora.loading import load_lora
@@ -12,7 +13,6 @@ from flwr_asyncdrop.submodel.lora.trial import does_not_run
 from flwr_asyncdrop.submodel.probing.kept_state import kept_state
 from flwr_asyncdrop.submodel.probing.nested import tensors_within
 from flwr_asyncdrop.submodel.probing.passes import mapped
-from flwr_asyncdrop.submodel.savings import FlopCounter
 from flwr_asyncdrop.submodel.types import Inputs, Shapes, examples_of
 
 
@@ -44,9 +44,13 @@ class LoraFlops:
         self._example = mapped(example, lambda tensor: tensor.to(device))
         self._dtypes = {n: t.dtype for n, t in travelling(self._model).items()}
 
-    @torch.inference_mode(False)  # nothing runs backward in it
     def count(self, shapes: Shapes) -> int:
-        """Return the operations of a step with tensors of these shapes.
+        """Return the FLOPs of a step with tensors of these shapes, as `flops`."""
+        return sum(self.flops(shapes))
+
+    @torch.inference_mode(False)  # nothing runs backward in it
+    def flops(self, shapes: Shapes) -> list[int]:
+        """Return the FLOPs of each operation of a step with tensors of these shapes.
 
         UnsupportedModelError if the model does not run on the example inputs.
         """
@@ -67,4 +71,4 @@ class LoraFlops:
             if losses:
                 torch.autograd.backward(losses)
         self._model.zero_grad()
-        return counter.total
+        return counter.flops
