@@ -149,9 +149,10 @@ def _train(
     """Run, and write history and model; return whether all rounds were done."""
     folder = RunFolder(files.folder)
     settings = _portable(config)
+    told = {"algorithm": config.algo, "config": settings}
     history = HistoryWriter(
         folder.history,
-        {"algorithm": config.algo, "config": settings},
+        {**told, **({"defaults": config.defaults} if config.defaults else {})},
         _machine(),
         overwrite=config.overwrite,
         every=config.history_every,

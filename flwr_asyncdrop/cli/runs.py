@@ -93,7 +93,7 @@ def is_complete(run: RunSpec) -> bool:
     """
     folder = RunFolder(run.folder)
     if folder.log is not None and folder.log.complete:
-        _check_same("complete", _recorded(folder.log), run)
+        _check_same("complete", _trained_with(folder.log), run)
         return folder.is_complete
     if run.config.checkpoint_every and (checkpoint := _checkpoint(run)) is not None:
         recorded = {"devices": checkpoint.devices, **checkpoint.settings}
@@ -114,8 +114,7 @@ def refuse_changes(folder: Path, log: RunLog, given: Mapping[str, Value]) -> Non
     recorded = _recorded(log)
     devices = int(recorded.pop("devices"))
     told = RunSpec("", folder, {**keys_in(recorded), **given}, devices)
-    recorded["devices"] = devices
-    if differences := _differences(recorded, told):
+    if differences := _differences(_trained_with(log), told):
         raise ConfigError(
             f"{folder} has a run that is over, with another configuration "
             f"({'; '.join(differences)}): leave that out, or begin a new run"
@@ -167,6 +166,17 @@ def _checkpoint(run: RunSpec) -> Checkpoint | None:
 
 def _recorded(log: RunLog) -> dict[str, Any]:
     return {"devices": log.run.get("devices"), **log.run.get("config", {})}
+
+
+def _trained_with(log: RunLog) -> dict[str, Any]:
+    """Return what is recorded, and the defaults of an algorithm of one's own."""
+    recorded = _recorded(log)
+    return recorded | {
+        key: default
+        for key, default in log.run.get("defaults", {}).items()
+        # No history has an infinite number.
+        if recorded.get(key, LEFT_OUT) == LEFT_OUT and default is not None
+    }
 
 
 def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:

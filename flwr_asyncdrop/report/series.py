@@ -60,10 +60,7 @@ class Series:
     @property
     def settings(self) -> tuple[Mapping[str, Any], ...]:
         """What the first line of each complete run says of how it was run."""
-        return tuple(
-            {"devices": log.run.get("devices"), **log.run.get("config", {})}
-            for log in self.runs.values()
-        )
+        return tuple(map(_settings, self.runs.values()))
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -88,6 +85,15 @@ def ground_differs_in(series: Sequence[Series]) -> tuple[str, ...]:
         if _differ([each for one in silent for each in one.settings], name):
             found.append(name)
     return tuple(found)
+
+
+def _settings(log: RunLog) -> Mapping[str, Any]:
+    defaults = log.run.get("defaults", {})
+    return {
+        "devices": log.run.get("devices"),
+        **log.run.get("config", {}),
+        **{f"{name} by default": value for name, value in defaults.items()},
+    }
 
 
 def _differ(settings: Iterable[Mapping[str, Any]], name: str) -> bool:

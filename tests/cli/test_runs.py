@@ -18,6 +18,7 @@ from flwr_asyncdrop.cli.runs import (
     is_complete,
     is_trained,
     progress_of,
+    refuse_changes,
     resumed,
 )
 from flwr_asyncdrop.cli.variants import Variant
@@ -41,15 +42,15 @@ def run(tmp_path):
     return all_runs(VARIANTS[:1], [7], devices=10, out=tmp_path)[0]
 
 
-def write(run, updates=12, *, ended=True, whole=True, devices=10, **config):
+def write(run, updates=12, *, ended=True, whole=True, devices=10, first=(), **config):
     """Leave a run; `config` is what differs, `whole` whether it has all its files."""
     recorded = {**SETTINGS, "seed": 7, "partition": "speed-level", **config}
-    first = {"schema": SCHEMA, "devices": devices, "full_bytes": 9, "config": recorded}
-    lines = [{"event": "run", **first}]
+    told = {"schema": SCHEMA, "devices": devices, "full_bytes": 9, "config": recorded}
+    lines = [{"event": "run", **told, **dict(first)}]
     lines += [{**UPDATE, "update": number + 1} for number in range(updates)]
     if ended:
         lines.append({**UPDATE, "event": "end", "updates": updates, "failures": {}})
-    run.folder.mkdir(parents=True)
+    run.folder.mkdir(parents=True, exist_ok=True)
     text = "".join(
         f"{json.dumps({**line, 'wall': {'seconds': 0}})}\n" for line in lines
     )
@@ -338,3 +339,35 @@ def test_folders_and_patience_make_no_other_run(run):
 def test_a_hyperparameter_that_was_left_out_is_the_algorithms_own(run):
     write(run, **{"drop-rate": 0.25, "alpha": "", "server-lr": 0.7})
     assert is_complete(run)
+
+
+def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
+    tmp_path, monkeypatch
+):
+    """Both seeds passed for one configuration."""
+    (tmp_path / "changed_runs.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from flwr_asyncdrop.algorithms import FedBuff\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedBuff):\n"
+        "    boost: float = 2.0\n"
+        "    limit: float = float('inf')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {**SETTINGS, "algo": "changed_runs:Mine"}
+    run = all_runs([Variant("mine", settings)], [7], devices=10, out=tmp_path)[0]
+    assert run.config.defaults["boost"] == 2.0
+    write(run, first={"defaults": {"boost": 2.0, "limit": None}}, **settings)
+    assert is_complete(run)
+    assert is_complete(replace(run, settings={**run.settings, "boost": 2.0}))
+    write(run, first={"defaults": {"boost": 3.0}}, **settings)
+    with pytest.raises(ConfigError, match="boost 3.0, now 2.0"):
+        is_complete(run)
+    log = RunFolder(run.folder).log
+    refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 3.0})
+    with pytest.raises(ConfigError, match="boost 3.0, now 2.0"):
+        refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 2.0})
+
+
+def test_the_defaults_of_the_packages_algorithms_are_those_of_its_version(run):
+    assert run.config.defaults == {}

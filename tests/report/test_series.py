@@ -296,6 +296,15 @@ def test_settings_that_differ_in_the_runs_of_a_label_are_known(tmp_path):
     assert [one.differing for one in read_series([tmp_path])] == [("lr",), ()]
 
 
+def test_so_are_defaults_of_an_algorithm_of_ones_own(tmp_path):
+    for seed, boost in enumerate((2.0, 2.0, 3.0)):
+        own = {"algorithm": "package.module:Own", "defaults": {"boost": boost}}
+        first, *lines = history("Own", seed, [0.5])
+        write(tmp_path / "Own" / f"seed-{seed}", [{**first, **own}, *lines])
+    (series,) = read_series([tmp_path])
+    assert series.differing == ("boost by default",)
+
+
 def test_what_differs_beside_the_algorithms_is_known_if_no_label_says_it(tmp_path):
     run(tmp_path, "fedavg", levels=8, width=1, lr=0.1)
     run(tmp_path, "fedavg,levels=4", levels=4, width=1, lr=0.2)

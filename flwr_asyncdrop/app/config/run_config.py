@@ -15,6 +15,7 @@ from flwr_asyncdrop.app.config.settings import Settings
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import details, did_you_mean
 from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.references import is_reference
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,21 @@ class RunConfig(Settings):
             if key.own is None
             else self.hyperparameters.get(key.field, LEFT_OUT)
             for name, key in key_table(self.algo).items()
+        }
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The values of an algorithm of one's own that were left out, by key.
+
+        Those of this package's algorithms are known by its version: there are none.
+        """
+        if not is_reference(self.algo):
+            return {}
+        own = details(type(self.algorithm))
+        return {
+            name: getattr(self.algorithm, key.field)
+            for name, key in key_table(self.algo).items()
+            if key.field in own and key.field not in self.hyperparameters
         }
 
     @cached_property
