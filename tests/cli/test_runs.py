@@ -361,11 +361,11 @@ def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
     assert is_complete(run)
     assert is_complete(replace(run, settings={**run.settings, "boost": 2.0}))
     write(run, first={"defaults": {"boost": 3.0}}, **settings)
-    with pytest.raises(ConfigError, match="boost 3.0, now 2.0"):
+    with pytest.raises(ConfigError, match=r"boost 3\.0, now 2\.0"):
         is_complete(run)
     log = RunFolder(run.folder).log
     refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 3.0})
-    with pytest.raises(ConfigError, match="boost 3.0, now 2.0"):
+    with pytest.raises(ConfigError, match=r"boost 3\.0, now 2\.0"):
         refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 2.0})
 
 
