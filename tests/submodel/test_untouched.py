@@ -112,3 +112,32 @@ def test_inputs_stay_as_they_are():
     plan_submodels(InPlace(nn.Linear(4, 3), nn.Linear(3, 2)), inputs)
 
     assert torch.equal(inputs, torch.ones(1, 4))
+
+
+class SharedLayer(nn.Linear):
+    """Has copies of the model share it, to save memory."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class SharedWeight(nn.Parameter):
+    """The same of a tensor alone."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+@pytest.mark.parametrize("part", ["1", "1.weight"])
+def test_what_copies_share_is_not_written_on(part):
+    layer = (SharedLayer if part == "1" else nn.Linear)(6, 6)
+    if part == "1.weight":
+        layer.weight = SharedWeight(layer.weight.detach())
+    model = nn.Sequential(nn.Linear(4, 6), layer, nn.Linear(6, 2)).eval()
+    before = layer.weight.detach().clone()
+
+    with pytest.raises(UnsupportedModelError, match=f"copies share {part} with it"):
+        plan_submodels(model, torch.ones(1, 4))
+
+    assert torch.equal(layer.weight, before)
+    assert not any(module.training for module in model.modules())

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.probing.precision import as_precise
@@ -21,7 +22,7 @@ def private_copy(
     """Copy `model` to the CPU, each tensor only once; make its weights generic.
 
     `noise` is added to the weights, relative to their usual scale: none is then tiny.
-    UnsupportedModelError if the model cannot be copied.
+    UnsupportedModelError if the model cannot be copied, or only in part.
     """
     with copying(model):
         memo: dict[int, Any] = {
@@ -30,13 +31,26 @@ def private_copy(
             if type(tensor) in (Tensor, nn.Parameter)
         }
         copied = copy_module(model, memo)
-        use_tensor_operations(copied)
+    _check_separate(model, copied)
+    use_tensor_operations(copied)
     generator = torch.Generator().manual_seed(0)
     for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
         if is_inexact(tensor):
             is_parameter = isinstance(tensor, nn.Parameter)
             _make_generic(tensor.detach(), is_parameter, noise, generator)
     return copied
+
+
+def _check_separate(model: nn.Module, copied: nn.Module) -> None:
+    """Raise UnsupportedModelError if parts of the copy are parts of the model."""
+    parts = [*model.modules(), *tensors_of(model).values()]
+    own = set(map(id, parts))
+    for name, part in [*copied.named_modules(), *tensors_of(copied).items()]:
+        if id(part) in own:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} cannot be copied: copies share {name} with "
+                "it, as a __deepcopy__ that returns self makes them; let it be copied"
+            )
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
