@@ -340,6 +340,41 @@ def test_model_that_cannot_be_copied():
         plan_submodels(model, vectors())
 
 
+class CopiesState(Chain):
+    """Its state_dict never returns the parameters themselves."""
+
+    def state_dict(self, *args, **kwargs):
+        state = super().state_dict(*args, **kwargs)
+        return {name: tensor.detach() for name, tensor in state.items()}
+
+
+def test_state_dict_of_copies():
+    with pytest.raises(UnsupportedModelError, match=r"has a copy of first\.weight"):
+        plan_submodels(CopiesState(), vectors())
+
+
+class FlatState(Chain):
+    """Its state_dict has a tensor more, as long as there are units."""
+
+    def __init__(self):
+        super().__init__()
+        self._register_state_dict_hook(
+            lambda _, state, prefix, __: state.update(
+                {f"{prefix}flat": state[f"{prefix}first.weight"].flatten()}
+            )
+        )
+        self.register_load_state_dict_pre_hook(
+            lambda _, state, prefix, *__: state.pop(f"{prefix}flat")
+        )
+
+
+def test_tensor_that_the_state_dict_computes():
+    plan = plan_submodels(FlatState(), vectors())
+
+    assert [group.name for group in plan.groups] == ["second"]
+    assert plan.left_out["first"].startswith("flat, which the model's state_dict")
+
+
 def test_model_that_keeps_an_activation_can_be_copied():
     model = seeded(Chain)
     model.kept = model.first(vectors())

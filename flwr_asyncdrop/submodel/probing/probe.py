@@ -244,7 +244,13 @@ def _check_kind(model: nn.Module) -> None:
                 f"{what} is compiled by TorchScript, whose modules cannot be made "
                 "narrower: use the module that it was made from"
             )
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, tensor in tensors_of(model).items():
+        if parameters.get(name, tensor) is not tensor:
+            raise UnsupportedModelError(
+                f"the state_dict of {type(model).__name__} has a copy of {name}, with "
+                "keep_vars=True, too: let it return the parameter itself then"
+            )
         if tensor.layout is not torch.strided:
             raise UnsupportedModelError(
                 f"{name} of {type(model).__name__} is sparse, and sparse tensors are "

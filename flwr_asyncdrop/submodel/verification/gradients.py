@@ -48,6 +48,10 @@ _OTHER_BUFFERS = (
     "a narrower model writes other values on its buffers in training than the full one "
     "with units silenced"
 )
+_OTHER_STATE = (
+    "{name}, which the model's state_dict computes, would have another shape in a "
+    "submodel than where it is merged"
+)
 
 
 def find_other_gradients(probe: Probe, plan: Plan) -> dict[int, str]:
@@ -108,6 +112,9 @@ def _fault(probe: Probe, way: Pass, dtype: torch.dtype, kept: Indices) -> str | 
     expected = {
         name: cut(tensor, kept.get(name, {})) for name, tensor in written.items()
     }
+    for name, tensor in expected.items():
+        if rewritten[name].shape != tensor.shape:
+            return _OTHER_STATE.format(name=name)
     if not all(_close(rewritten[n], expected[n], dtype) for n in expected):
         return _OTHER_BUFFERS
     return None
