@@ -1,10 +1,12 @@
-"""Operations of other packages, which may write beyond their memory."""
+"""Operations that may write beyond their memory."""
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
-from flwr_asyncdrop.submodel import plan_submodels
+from flwr_asyncdrop.submodel import Example, plan_submodels
+from flwr_asyncdrop.submodel.probing.passes import variations
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 4], [1, 2, 3, 4, 0, 2]])
 
@@ -57,3 +59,27 @@ def test_torchs_own_profiler_is_none_of_them():
     layers = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)
     plan_submodels(Recorded(*layers), torch.randn(4, 6))
     assert min(sizes) < 4 < max(sizes)
+
+
+class OfPacked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(6, 16), nn.Linear(16, 3)
+
+    def forward(self, packed):
+        padded, _ = pad_packed_sequence(self.rnn(packed)[0])
+        return self.head(padded)
+
+
+def test_packed_sequences_keep_their_sizes():
+    """With others `pad_packed_sequence` wrote beyond its memory: the process ended."""
+    steps = [torch.randn(n, 6) for n in (2, 5, 4)]
+    packed = pack_sequence(steps, enforce_sorted=False)
+    kinds = variations(Example((packed, torch.ones(3))), 0, thorough=True)
+    varied = [each.args[0] for alternatives in kinds for each in alternatives]
+    assert all(torch.equal(k.batch_sizes, packed.batch_sizes) for k in varied)
+    assert all(len(k.data) == 11 for k in varied)
+    assert not all(torch.equal(k.data, packed.data) for k in varied)
+
+    plan = plan_submodels(OfPacked(), (packed,))
+    assert [group.name for group in plan.groups] == ["rnn"]

@@ -1,14 +1,15 @@
 """The forward passes that a plan is traced and tried on: inputs, modes and paths."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from flwr_asyncdrop.submodel.probing.drawn import Watch
 from flwr_asyncdrop.submodel.probing.draws import MIDDLE, FixedDraws, Outcomes
-from flwr_asyncdrop.submodel.probing.nested import map_tensors, tensors_within
+from flwr_asyncdrop.submodel.probing.nested import map_tensors, parts, tensors_within
 from flwr_asyncdrop.submodel.probing.precision import as_precise
 from flwr_asyncdrop.submodel.probing.private_copy import is_constant
 from flwr_asyncdrop.submodel.types import Example, is_inexact
@@ -108,24 +109,33 @@ def variations(
     sizes, lengths and values. `vocabulary` is the number of rows of the smallest
     embedding, 0 without one. Without `thorough` one other size of each kind will do.
     If it only `grows`, sizes are larger and values the same: indices stay right.
+    Packed sequences keep their sizes, which torch does not check: it would write beyond
+    its memory.
     """
     generator = torch.Generator().manual_seed(0)
+    packed, sizes = _packed(example)
     tensors = tensors_within([example.args, example.kwargs])
-    sized = [tensor for tensor in tensors if tensor.dim()]
-    if not sized:
+    free = [tensor for tensor in tensors if id(tensor) not in {*packed, *sizes}]
+    if not any(tensor.dim() for tensor in tensors):
         return []
-    first = max(sized, key=Tensor.dim)
-    batches = [_resized(example, {0: {len(first): n}}) for n in _others(len(first))]
+    first = max(free, key=Tensor.dim, default=torch.empty(()))
+
+    def resized(dims: Mapping[int, Mapping[int, int]]) -> Example:
+        return _resized(example, dims, {*packed, *sizes})
+
+    batches = [
+        resized({0: {size: n}}) for size in first.shape[:1] for n in _others(size)
+    ]
     lengths = [
-        _resized(example, {dim: {length: other} for dim in range(1, first.dim())})
+        resized({dim: {length: other} for dim in range(1, first.dim())})
         for length in _lengths(first)
         for other in _others(length, areas=first.dim() > 3)
     ]
     if grows:
         larger = [each for each in batches + lengths if _size(each) > _size(example)]
         return [[each] for each in larger]
-    masked = sum(map(_is_whole, tensors)) > 1
-    draws = [_new_values(generator, most, masked) for most in (vocabulary, 0)]
+    masked = sum(map(_is_whole, free)) > 1
+    draws = [_new_values(generator, most, masked, sizes) for most in (vocabulary, 0)]
 
     def valued(kinds: Sequence[Example]) -> list[Example]:
         # Last, where no other values will do, e.g. for labels: the same ones.
@@ -158,10 +168,27 @@ def _others(size: int, *, areas: bool = False) -> Sequence[int]:
     return [new for new in dict.fromkeys(sizes) if 0 < new != size]
 
 
-def _resized(example: Example, sizes: Mapping[int, Mapping[int, int]]) -> Example:
-    """Cut or repeat tensors along the dims of the sizes that change."""
+def _packed(example: Example) -> tuple[set[int], set[int]]:
+    """Return the ``id()`` of what packed sequences hold: of the data, of the rest."""
+    found = [
+        part
+        for part in parts([example.args, example.kwargs])
+        if isinstance(part, PackedSequence)
+    ]
+    return {id(k.data) for k in found}, {id(t) for k in found for t in k[1:]}
+
+
+def _resized(
+    example: Example, sizes: Mapping[int, Mapping[int, int]], fixed: Collection[int]
+) -> Example:
+    """Cut or repeat tensors along the dims of the sizes that change.
+
+    Not those whose ``id()`` is one of `fixed`.
+    """
 
     def resize(tensor: Tensor) -> Tensor:
+        if id(tensor) in fixed:
+            return tensor
         for dim in range(tensor.dim()):
             new = sizes.get(dim, {}).get(tensor.shape[dim])
             if new is not None and tensor.numel() and tensor.layout is torch.strided:
@@ -173,16 +200,19 @@ def _resized(example: Example, sizes: Mapping[int, Mapping[int, int]]) -> Exampl
 
 
 def _new_values(
-    generator: torch.Generator, vocabulary: int, masked: bool
+    generator: torch.Generator, vocabulary: int, masked: bool, fixed: Collection[int]
 ) -> Callable[[Tensor], Tensor]:
     """Return what draws other values: noise as large as they are, other numbers.
 
     Whole numbers are drawn up to the largest in the tensor, or below `vocabulary`.
     Zeros and ones are a mask where there are other whole numbers (`masked`): they stay.
+    So does a tensor whose ``id()`` is one of `fixed`.
     """
 
     def change(tensor: Tensor) -> Tensor:
-        if tensor.layout is not torch.strided or not tensor.numel():
+        if id(tensor) in fixed or tensor.layout is not torch.strided:
+            return tensor
+        if not tensor.numel():
             return tensor
         if is_inexact(tensor):
             noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
