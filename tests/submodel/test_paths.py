@@ -477,3 +477,35 @@ def test_keyword_arguments_of_every_pass():
     plan = plan_submodels(model, vectors(), example_kwargs={"mask": torch.ones(2, 1)})
 
     assert [group.name for group in plan.groups] == ["a"]
+
+
+class Node:
+    """Of a tree: nodes know their parents."""
+
+    def __init__(self, features, children=()):
+        self.features, self.children, self.parent = features, list(children), None
+        for child in children:
+            child.parent = self
+
+
+def test_inputs_that_name_each_other():
+    class Tree(Fork):
+        def at(self, node):
+            assert all(child.parent is node for child in node.children)
+            below = sum(self.at(child) for child in node.children)
+            return F.relu(self.a(node.features) + below)
+
+        def forward(self, root):
+            return self.head(self.at(root))
+
+    root = Node(vectors(), [Node(vectors()), Node(vectors())])
+    plan = plan_submodels(seeded(lambda: Tree(None)), (root,))
+
+    assert [group.name for group in plan.groups] == ["a"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_inputs_that_cannot_be_copied():
+    ragged = torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(1, 6)])
+    with pytest.raises(UnsupportedModelError, match="does not run on the example"):
+        plan_submodels(seeded(lambda: Fork(None)), ragged)

@@ -73,25 +73,42 @@ def _is_cache(value: Any) -> bool:
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a copy of `value` with `function` applied to every tensor within."""
+    """Return a copy of `value` with `function` applied to every tensor within.
+
+    Containers and objects may name each other, as nodes name their parents.
+    """
+    return _mapped(function, value, {})
+
+
+def _mapped(
+    function: Callable[[Tensor], Tensor],
+    value: Any,
+    done: dict[int, tuple[Any, Any]],
+) -> Any:
+    """Map tensors; `done` has containers and their copies, by ids of the former."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, (*_PLAIN, type)) or callable(value):
         return value
+    if id(value) in done:
+        return done[id(value)][1]
     if isinstance(value, tuple):
-        items = [map_tensors(function, item) for item in value]
+        items = [_mapped(function, item, done) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
-        return [map_tensors(function, item) for item in value]
-    if isinstance(value, dict):
-        mapped = copy.copy(value)
-        for key, item in value.items():
-            mapped[key] = map_tensors(function, item)
-        return mapped
+        listed: list[Any] = []
+        done[id(value)] = value, listed
+        listed.extend(_mapped(function, item, done) for item in value)
+        return listed
     attributes = _attributes(value)
-    if attributes or hasattr(value, "__dict__"):
-        mapped = copy.copy(value)
-        for name, item in attributes.items():
-            object.__setattr__(mapped, name, map_tensors(function, item))
+    if not (isinstance(value, dict) or attributes or hasattr(value, "__dict__")):
+        return value
+    mapped = copy.copy(value)
+    done[id(value)] = value, mapped
+    if isinstance(value, dict):
+        for key, item in value.items():
+            mapped[key] = _mapped(function, item, done)
         return mapped
-    return value
+    for name, item in attributes.items():
+        object.__setattr__(mapped, name, _mapped(function, item, done))
+    return mapped
