@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.readable import type_of
@@ -94,7 +95,9 @@ def _example(call: Any, kwargs: Mapping[str, Any]) -> Example:
         return Example(call.args, {**call.kwargs, **kwargs})
     if isinstance(call, Mapping):
         return Example((), {**call, **kwargs})
-    args = (call,) if isinstance(call, Tensor) else tuple(call)
+    # A packed sequence is a tuple to Python, and one argument to any model.
+    is_one = isinstance(call, Tensor | PackedSequence)
+    args = (call,) if is_one else tuple(call)
     return Example(args, dict(kwargs))
 
 

@@ -81,5 +81,5 @@ def test_packed_sequences_keep_their_sizes():
     assert all(len(k.data) == 11 for k in varied)
     assert not all(torch.equal(k.data, packed.data) for k in varied)
 
-    plan = plan_submodels(OfPacked(), (packed,))
+    plan = plan_submodels(OfPacked(), packed)
     assert [group.name for group in plan.groups] == ["rnn"]
