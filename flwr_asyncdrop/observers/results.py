@@ -29,12 +29,19 @@ _SAVED = ("train_metrics_clientapp", *_EVALUATED.values())
 
 
 class ResultCollector(Callback):
-    """Fills a ``Result``; `aggregate` gets the metrics of a round's updates."""
+    """Fills a ``Result``; `aggregate` gets the metrics of a round's updates.
 
-    def __init__(self, aggregate: MetricsFn, weighting_key: str) -> None:
+    It is called once a round, as it may keep what it has seen: with `by_hook` not here,
+    but by the hook of a strategy that asks for `aggregated`, and files it.
+    """
+
+    def __init__(
+        self, aggregate: MetricsFn, weighting_key: str, *, by_hook: bool = False
+    ) -> None:
         self.result = Result()
         self._aggregate = aggregate
         self._weighting_key = weighting_key
+        self._by_hook = by_hook
         self._round: list[RecordDict] = []
         self._full: list[RecordDict] = []
 
@@ -62,12 +69,14 @@ class ResultCollector(Callback):
     def on_round(self, state: RunState, number: int) -> None:
         """Aggregate the metrics of the round."""
         self._full, self._round = self._round, []
+        if self._by_hook:
+            return
         # Flower has no entry for None, which somebody's own function may return.
         if (metrics := self.aggregated()) is not None:
             self.result.train_metrics_clientapp[number] = metrics
 
     def aggregated(self) -> MetricRecord | None:
-        """Return the metrics of the last round that is full, as they are now."""
+        """Aggregate the metrics of the last round that is full, as they are now."""
         return aggregate_metrics(self._aggregate, self._full, self._weighting_key)
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:

@@ -265,7 +265,10 @@ class AsyncStrategy(FlowerHooks):
             max_seconds=self.max_seconds,
         )
         _check_feasible(run, stopping, connection.grid)
-        collector = ResultCollector(self.train_metrics_aggr_fn, self.weighted_by_key)
+        aggregates = self._overrides("aggregate_train")
+        collector = ResultCollector(
+            self.train_metrics_aggr_fn, self.weighted_by_key, by_hook=aggregates
+        )
         hooks = RoundHooks(
             self,
             configs,
@@ -274,7 +277,7 @@ class AsyncStrategy(FlowerHooks):
             given.num_rounds,
             weighting_key=self.weighted_by_key,
             configures=self._overrides("configure_train"),
-            aggregates=self._overrides("aggregate_train"),
+            aggregates=aggregates,
         )
         logs = [RoundLog(collector.result, given.num_rounds)] if self.log_rounds else []
         own = self._own_state(run, given)

@@ -87,7 +87,8 @@ class TasksOneByOne(Sequence[Message]):
 class RoundHooks(Callback):
     """Calls the overridden training hooks of a strategy, once a round.
 
-    It stands behind the `ResultCollector`, whose metrics of a round it may replace.
+    It stands behind the `ResultCollector`, and files the metrics of a round there if
+    it calls `aggregate_train`.
     """
 
     def __init__(

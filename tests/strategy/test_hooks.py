@@ -11,7 +11,14 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.server import strategy as legacy
 from flwr.serverapp.strategy import FedAdam, FedAvg, Strategy
 
@@ -410,6 +417,22 @@ class TestAggregateTrain:
 
         result, _ = run(Mine(**options()))
         assert result.train_metrics_clientapp[3]["loss"] == 7.0
+
+    def test_the_function_for_metrics_is_called_once_a_round(self):
+        """It may keep what it has seen, as a moving average does."""
+        calls = []
+
+        def count(records, weighted_by_key):
+            calls.append(len(records))
+            return MetricRecord({"calls": len(calls)})
+
+        class Mine(AsyncFedAvg):
+            def aggregate_train(self, server_round, replies):
+                return super().aggregate_train(server_round, replies)
+
+        result, _ = run(Mine(**options(train_metrics_aggr_fn=count)))
+        assert calls == [2, 2, 2]
+        assert result.train_metrics_clientapp[3]["calls"] == 3
 
     def test_none_for_the_metrics(self):
         class Mine(AsyncFedAvg):
