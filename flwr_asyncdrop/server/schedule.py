@@ -71,6 +71,11 @@ class StepDecay:
         if self.unit not in ("updates", "seconds"):
             raise ConfigError(f"unit={self.unit!r} must be 'updates' or 'seconds'")
 
+    @property
+    def goes_by_time(self) -> bool:
+        """Whether the rate changes with the seconds on the run's clock."""
+        return self.unit == "seconds" and bool(self.milestones)
+
     def factor(self, fastest_updates: int, seconds: float = 0.0) -> float:
         """Return the factor on the initial learning rate."""
         now = seconds if self.unit == "seconds" else fastest_updates

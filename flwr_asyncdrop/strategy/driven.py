@@ -11,10 +11,13 @@ from flwr.app import Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError
+from flwr_asyncdrop.fleet.faults import FaultPolicy
 from flwr_asyncdrop.server.frozen_delivery import FrozenLackedError
 from flwr_asyncdrop.server.merging import name_of
 from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.run import Run
+from flwr_asyncdrop.server.schedule import StepDecay
+from flwr_asyncdrop.strategy.arguments import Arguments
 from flwr_asyncdrop.strategy.decoded import DecodedReplies
 from flwr_asyncdrop.strategy.wrappers import within_norm
 from flwr_asyncdrop.submodel import State, split
@@ -22,22 +25,57 @@ from flwr_asyncdrop.submodel import State, split
 logger = logging.getLogger("flwr.asyncdrop")
 
 
+# What only the strategy's own start reads, and the values that change nothing there.
+_OF_THE_LOOP: Mapping[str, object] = {
+    "callbacks": (),
+    "checkpointer": None,
+    "evaluators": (),
+    "evaluate_every": 1,
+    "faults": FaultPolicy(),
+    "max_seconds": math.inf,
+    "probe": False,
+    "queue_ahead": 0,
+}
+
+
+def check_unread(given: Arguments) -> None:
+    """Raise ConfigError for arguments that rounds driven from outside do not read."""
+    default = _OF_THE_LOOP
+    names = [name for name in default if getattr(given, name) != default[name]]
+    if names:
+        raise ConfigError(
+            f"{', '.join(names)} of {type(given).__name__} would have no effect: its "
+            "rounds are driven from outside, as by a wrapper or a copied loop, and "
+            "only its own start(...) reads that; call it, or leave that out "
+            "(docs/migrating.md#rounds-that-are-driven-from-outside)"
+        )
+
+
 class DrivenRun:
     """A run that its caller takes round by round: tasks for all, then all replies.
+
+    A round goes on with what the one before has returned, which may have noise of the
+    caller's in it: no average of the versions is kept.
 
     Raises
     ------
     ConfigError
-        If the aggregator steps by a clock, which such rounds have not.
+        If the aggregator, or the schedule, goes by a clock, which such rounds have not.
     """
 
     def __init__(self, run: Run) -> None:
+        schedule = run.dispatcher.rules.settings.schedule
+        timed = ""
         if run.aggregator.steps_at < math.inf:
+            timed = f"{name_of(run.aggregator)} steps by the time"
+        elif isinstance(schedule, StepDecay) and schedule.goes_by_time:
+            timed = "the schedule counts seconds"
+        if timed:
             raise ConfigError(
-                f"{name_of(run.aggregator)} steps by the time, and rounds that are "
-                "driven from outside have no clock: run it with the strategy's own "
-                "start(...)"
+                f"{timed}, and rounds that are driven from outside have no clock: run "
+                "it with the strategy's own start(...)"
             )
+        run.state.averaged = None
         # No round waits for a task that is sent a second time.
         delivery = run.dispatcher.delivery
         delivery.unasked, delivery.always = True, run.simulated

@@ -17,7 +17,7 @@ from flwr_asyncdrop.readable import type_of
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.strategy.arguments import Arguments, objective_config
-from flwr_asyncdrop.strategy.driven import DrivenRun
+from flwr_asyncdrop.strategy.driven import DrivenRun, check_unread
 from flwr_asyncdrop.strategy.evaluation import evaluation_messages
 from flwr_asyncdrop.strategy.for_subclasses import ForSubclasses
 from flwr_asyncdrop.strategy.legacy import PRIVATE_HOOKS, LegacyHooks
@@ -172,10 +172,11 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
             "%s is driven round by round: each round waits for its slowest device, "
             "and nothing is asynchronous. Its own start(...) is; what a start of "
             "your own adds goes into its hooks, evaluate_fn and callbacks "
-            "(docs/migrating.md)",
+            "(docs/migrating.md#rounds-that-are-driven-from-outside)",
             type(self).__name__,
         )
         self._check_set()
+        check_unread(self)
         sampling = Sampling.of(self)
         needed, least = sampling.needed
         node_ids = nodes.wait_for(needed, DEFAULT_TTL, f"lower {least}")

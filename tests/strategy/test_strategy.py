@@ -22,6 +22,7 @@ from flwr_asyncdrop import (
     AsyncFedAvg,
     AsyncFjord,
     AsyncStrategy,
+    Checkpointer,
     HeteroAsyncDrop,
     LayerwiseAsyncDrop,
     StepDecay,
@@ -405,6 +406,41 @@ class TestSynchronousHooks:
             strategy, grid, record(ZEROS), 3, train_config=ConfigRecord({"lr": 1.0})
         )
         assert rates == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.1, 0.1])
+
+    @pytest.mark.parametrize(
+        ("unread", "says"),
+        [
+            ({"callbacks": [Recorder()]}, "callbacks of AsyncFedAvg would have no"),
+            ({"checkpointer": Checkpointer("run")}, "checkpointer of AsyncFedAvg"),
+            (
+                {"max_seconds": 60, "evaluate_every": 5},
+                "evaluate_every, max_seconds of AsyncFedAvg would have no effect",
+            ),
+            ({"faults": FaultPolicy(late="drop")}, "faults of AsyncFedAvg would"),
+            (
+                {"schedule": StepDecay((1, 2), unit="seconds")},
+                "the schedule counts seconds, and rounds that are driven",
+            ),
+        ],
+    )
+    def test_what_its_own_loop_alone_reads_is_refused(
+        self, unread, says, tmp_path, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        grid = RoundGrid(plus_one, node_ids=[1, 2])
+        strategy = AsyncFedAvg(in_flight=2, **unread)
+        with pytest.raises(ConfigError, match=says) as caught:
+            Strategy.start(strategy, grid, record(ZEROS), 2)
+        assert "\n" not in str(caught.value)
+        assert not grid.pushed
+
+    def test_no_average_is_kept_that_nobody_gets(self):
+        strategy = AsyncDropPlus(drop_rate=0.0, in_flight=2, averaging=0.8)
+        grid = RoundGrid(plus_one, node_ids=[1, 2])
+        result = Strategy.start(strategy, grid, record(ZEROS), 2)
+        state = strategy._run.state
+        assert state.averaged is None
+        assert weights(result.arrays) == weights(wire.to_record(state.served))
 
     @pytest.mark.parametrize("hook", ["aggregate_train", "configure_evaluate"])
     def test_hooks_out_of_order_are_refused(self, hook):
