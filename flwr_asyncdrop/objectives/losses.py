@@ -76,7 +76,8 @@ class LogitAdjustedLoss:
     Parameters
     ----------
     labels : Tensor
-        All labels of the device, int64 of shape ``(n,)``.
+        All labels of the device, int64 of shape ``(n,)``; they may lie in another
+        memory than the logits, unless `loss_fn` has tensors of its own.
     num_classes : int
         Number of logits.
     tau : float
@@ -119,7 +120,7 @@ class LogitAdjustedLoss:
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch."""
-        return self._loss_fn(logits + self.offsets, labels)
+        return self._loss_fn(logits + self.offsets.to(logits.device), labels)
 
 
 class Proximal:

@@ -82,6 +82,13 @@ class TestLogitAdjustment:
         plain = F.cross_entropy(network()(x), y)
         assert LogitAdjustedLoss(y, 2, tau=0.0)(network()(x), y).item() == plain.item()
 
+    def test_labels_may_lie_elsewhere_than_the_model(self):
+        """Those of a data set on the CPU, say, and logits on a GPU."""
+        loss = LogitAdjustedLoss(torch.tensor([0, 0, 1]), 3, tau=1.0)
+        there = torch.device("meta")
+        labels = torch.zeros(2, dtype=torch.int64, device=there)
+        assert loss(torch.zeros(2, 3, device=there), labels).device == there
+
     def test_a_class_that_the_device_never_sees_is_hardly_pushed_down(self):
         labels = torch.tensor([0, 1] * 4)
         push = {}
