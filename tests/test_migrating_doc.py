@@ -2,10 +2,12 @@
 
 import inspect
 import re
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
@@ -13,6 +15,7 @@ from torch import nn
 
 import flwr_asyncdrop
 from flwr_asyncdrop import AsyncDrop, FedBuff, LocalGrid, load_submodel
+from flwr_asyncdrop.objectives import LocalTask, StandardObjective
 from flwr_asyncdrop.strategy.replaced import REPLACED
 from flwr_asyncdrop.strategy.sampling import Sampling
 from tests.grids import HandlerGrid
@@ -121,6 +124,31 @@ def test_trackers(names):
     strategy.start(names["grid"], names["initial_arrays"], num_rounds=2)
     assert [step for step, keys in logged if keys == {"staleness"}][-1] == 20
     assert any("eval_acc" in keys for _, keys in logged)
+
+
+@pytest.mark.parametrize("asked", [{}, {"logit-adjustment": 1.0, "proximal-mu": 2.0}])
+def test_the_clients_loss(asked):
+    """It trains as the objective does that the ready app's clients have."""
+    images = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+    labels = (images[:, 0] > 1).long()
+    config = ConfigRecord({"lr": 0.1, **asked})
+    message = Message(RecordDict({"config": config}), 1, "train")
+    torch.manual_seed(0)
+    model = Net()
+    other = deepcopy(model)
+    given = {"model": model, "images": images, "labels": labels, "message": message}
+    run_block("The client's loss", **given, torch=torch)
+
+    task = LocalTask(other, F.cross_entropy, dict(config), labels=labels, num_classes=3)
+    local = StandardObjective().begin(task)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    for x, y in zip(images.split(8), labels.split(8), strict=True):
+        optimizer.zero_grad()
+        local.loss(other(x), y).backward()
+        local.adjust_gradients()
+        optimizer.step()
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two)
 
 
 def test_personal_layers(names):

@@ -24,6 +24,7 @@ from flwr_asyncdrop.objectives import LocalObjective, checked_config
 from flwr_asyncdrop.observers.results import MetricsFn
 from flwr_asyncdrop.overrides import check_methods, check_no_fields, check_overrides
 from flwr_asyncdrop.parameters import Range, whole_from
+from flwr_asyncdrop.readable import shown
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.compute_share import DurationRule
 from flwr_asyncdrop.server.evaluator import Evaluator
@@ -266,8 +267,11 @@ class Arguments:
         return self.algorithm.clipped_aggregator(in_flight)
 
     def summary(self) -> None:
-        """Log what this strategy does."""
+        """Log what this strategy does, and what it leaves to the clients."""
         logger.info("\t├── Algorithm: %s, seed %d", label_of(self), self.seed)
+        if asked := objective_config(self):
+            said = ", ".join(f"{key}={shown(value)}" for key, value in asked.items())
+            logger.info("\t├── Clients' loss, by their config: %s", said)
         clock = "wall" if self.fleet is None else "virtual"
         flying = Sampling.of(self).described()
         logger.info("\t├── In flight: %s, on the %s clock", flying, clock)

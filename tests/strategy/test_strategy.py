@@ -20,6 +20,7 @@ from flwr_asyncdrop import (
     AsyncDrop,
     AsyncDropPlus,
     AsyncFedAvg,
+    AsyncFedProx,
     AsyncFjord,
     AsyncStrategy,
     Checkpointer,
@@ -726,3 +727,11 @@ def test_the_summary_says_what_the_strategy_does(log):
     HeteroAsyncDrop(mlp(), INPUTS, in_flight=3, seed=11).summary()
     assert "hetero-asyncdrop, seed 11" in log.text
     assert "11 units in 2 groups" in log.text
+    assert "Clients' loss" not in log.text
+
+
+def test_the_summary_says_what_clients_have_to_minimise(log):
+    AsyncDropPlus(mlp(), INPUTS).summary()
+    AsyncFedProx(proximal_mu=0.25).summary()
+    assert "Clients' loss, by their config: logit-adjustment=1.0" in log.text
+    assert "Clients' loss, by their config: proximal-mu=0.25" in log.text
