@@ -64,8 +64,8 @@ class DrivenRun:
     """
 
     def __init__(self, run: Run) -> None:
-        schedule = run.dispatcher.rules.settings.schedule
-        timed = ""
+        rules = run.dispatcher.rules
+        schedule, timed = rules.settings.schedule, ""
         if run.aggregator.steps_at < math.inf:
             timed = f"{name_of(run.aggregator)} steps by the time"
         elif isinstance(schedule, StepDecay) and schedule.goes_by_time:
@@ -76,6 +76,11 @@ class DrivenRun:
                 "it with the strategy's own start(...)"
             )
         run.state.averaged = None
+        # Rates are compared with that of the first round.
+        first: Mapping[str, object] = rules.settings.config_at(1.0)
+        self._first, self._config = first, first
+        settings = replace(rules.settings, config=self._config_of)
+        run.dispatcher.rules = replace(rules, settings=settings)
         # No round waits for a task that is sent a second time.
         delivery = run.dispatcher.delivery
         delivery.unasked, delivery.always = True, run.simulated
@@ -96,11 +101,12 @@ class DrivenRun:
                 "reaches it, too (docs/robustness.md)"
             )
             run.dispatcher.delivery.forget()
-        rules = run.dispatcher.rules
-        settings = replace(rules.settings, config=config)
-        run.dispatcher.rules = replace(rules, settings=settings)
+        self._config = config
         run.fleet.refresh(node_ids)
         state.num_devices = len(run.fleet)
+
+    def _config_of(self, server_round: int) -> Mapping[str, object]:
+        return self._first if server_round == 1 else self._config
 
     def train(self, server_round: int) -> list[Message]:
         """Dispatch one task to as many devices as a round has updates.

@@ -117,6 +117,18 @@ def test_a_rate_by_round_is_in_the_factor_of_an_update(config, schedule, expecte
     assert Noting.factors == pytest.approx(expected)
 
 
+def test_a_rate_by_round_is_in_the_factor_of_driven_rounds_too():
+    Noting.factors.clear()
+    strategy = AsyncStrategy(aggregator=Noting(), in_flight=1, fleet=fleet)
+    arrays, grid = record(ZEROS), HandlerGrid(plus_one, node_ids=(1, 2))
+    for number, rate in enumerate([0.4, 0.2, 0.1, 0.4], 1):
+        config = ConfigRecord({"lr": rate})
+        tasks = strategy.configure_train(number, arrays, config, grid)
+        assert [task.content["config"]["lr"] for task in tasks] == [rate]
+        strategy.aggregate_train(number, [plus_one(task) for task in tasks])
+    assert Noting.factors == pytest.approx([1, 0.5, 0.25, 1])
+
+
 def test_an_object_goes_before_the_algorithms_own():
     strategy = AsyncStrategy(
         mlp(), INPUTS, algorithm=AsyncDrop(), aggregator=Buffered(1), masks=Nested()
