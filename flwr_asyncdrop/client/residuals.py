@@ -47,7 +47,8 @@ class Residuals:
         for name, change in wanted.items():
             region = self._region(name, change)
             if (full := self._known(name, region)) is None:
-                full = self._full[name] = torch.zeros(region.full)
+                full = torch.zeros(region.full, dtype=torch.float32)
+                self._full[name] = full
             left = change - sent[name]
             full[region.index] = left[region.own_index]
         self._context.state[self._key] = wire.to_record(self._full)

@@ -47,7 +47,9 @@ class DropRate:
         counts = DropCounts(groups, self.rate, self.round_to)
         if counts.are_whole:
             return counts.of(0.0)
-        return counts.of(float(torch.rand((), generator=generator)))
+        # As by default: a user's own default would draw another number.
+        drawn = torch.rand((), generator=generator, dtype=torch.float32)
+        return counts.of(float(drawn))
 
     def dropped(self, size: int, least: int = 1) -> int:
         """Return a number of units to drop that is the same for every task.

@@ -39,7 +39,9 @@ def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
     room = max(_MOST_LOGITS // num_classes, 1)
     each = torch.arange(0, num_classes, math.ceil(num_classes / room)).to(labels)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(len(each), num_classes, generator=generator)
+    drawn = torch.randn(
+        len(each), num_classes, generator=generator, dtype=torch.float32
+    )
     logits = drawn.to(labels.device)
     try:
         with torch.no_grad():

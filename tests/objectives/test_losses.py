@@ -77,6 +77,15 @@ class TestLogitAdjustment:
         found = loss(torch.zeros(1, 3), torch.tensor([1])).item()
         assert found == pytest.approx(-math.log(roots[1] / sum(roots)))
 
+    def test_a_loss_is_known_beside_a_default_dtype_of_few_bits(self):
+        """In float16 shifted logits are rounded, and the losses of many differ."""
+        labels = torch.arange(200)
+        torch.set_default_dtype(torch.float16)
+        try:
+            LogitAdjustedLoss(labels, 200, tau=1.0, loss_fn=nn.CrossEntropyLoss())
+        finally:
+            torch.set_default_dtype(torch.float32)
+
     def test_none_is_plain_cross_entropy(self):
         x, y = data()
         plain = F.cross_entropy(network()(x), y)

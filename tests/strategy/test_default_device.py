@@ -1,4 +1,7 @@
-"""A run is the same whatever device tensors are made on by default."""
+"""A run is the same whatever device, and dtype, tensors are made on by default."""
+
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ from torch import nn
 from flwr_asyncdrop import (
     AsyncDrop,
     AsyncDropPlus,
+    AsyncFjord,
     CodecMod,
     HeteroAsyncDrop,
     LocalGrid,
@@ -22,8 +26,19 @@ from flwr_asyncdrop import (
 pytestmark = pytest.mark.usefixtures("no_settling")
 
 
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def net():
-    with torch.random.fork_rng(), torch.device("cpu"):
+    single = default_dtype(torch.float32)
+    with torch.random.fork_rng(), torch.device("cpu"), single:
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
 
@@ -49,7 +64,8 @@ def make_app():
 
 
 def run(strategy, codec):
-    model, inputs = net(), torch.zeros(1, 4, device="cpu")
+    model = net()
+    inputs = torch.zeros(1, 4, device="cpu", dtype=torch.float32)
     options = {"fleet": speed_levels, "codec": codec, "fraction_evaluate": 0.0}
     algorithm = strategy(model, inputs, in_flight=2, **options)
     with LocalGrid(make_app, num_nodes=4, workers=0) as grid:
@@ -64,4 +80,22 @@ def test_a_run_beside_another_default_device(strategy, codec):
     with torch.device("meta"):
         found = wire.from_record(run(strategy, codec))
         assert torch.zeros(1).is_meta
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("strategy", "codec"),
+    [
+        # A share of units that is no whole number, so that one is drawn.
+        (partial(AsyncDrop, drop_rate=0.3), "none"),
+        (partial(HeteroAsyncDrop, drop_rate=0.3), "q4"),
+        # What coding has cost is kept.
+        (AsyncFjord, "topk-q4"),
+    ],
+)
+def test_a_run_beside_another_default_dtype(strategy, codec, dtype):
+    expected = wire.from_record(run(strategy, codec))
+    with default_dtype(dtype):
+        found = wire.from_record(run(strategy, codec))
     assert all(torch.equal(found[name], expected[name]) for name in expected)
