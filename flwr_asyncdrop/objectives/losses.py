@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import at_least, in_interval
+from flwr_asyncdrop.readable import type_of
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """From logits, shape ``(batch, classes)``, and labels to the mean loss."""
@@ -53,6 +54,9 @@ def takes_logits(loss_fn: LossFn, labels: Tensor, num_classes: int) -> bool:
 
 def class_counts(labels: Tensor, num_classes: int) -> Tensor:
     """Return how often each class occurs, float; ConfigError for labels of no class."""
+    given: object = labels
+    if not isinstance(given, Tensor):
+        raise ConfigError(f"labels are {type_of(given)}: pass torch.tensor(labels)")
     if (
         labels.dim() != 1
         or len(labels) == 0

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -126,6 +127,14 @@ class TestLogitAdjustment:
     def test_refusals(self, arguments, message):
         with pytest.raises(ConfigError, match=message):
             LogitAdjustedLoss(torch.tensor([0]), 2, **arguments)
+
+    @pytest.mark.parametrize("labels", [[0, 1], np.array([0, 1])])
+    def test_labels_of_a_data_set_that_are_no_tensor(self, labels):
+        """torchvision's CIFAR10 has a list of them."""
+        with pytest.raises(
+            ConfigError, match=r"^labels .*: pass torch\.tensor\(labels"
+        ):
+            LogitAdjustedLoss(labels, 2, tau=1.0)
 
     @pytest.mark.parametrize(
         "labels",
