@@ -27,9 +27,9 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 # What only the strategy's own start reads, and the values that change nothing there.
 _OF_THE_LOOP: Mapping[str, object] = {
-    "callbacks": (),
+    "callbacks": [],
     "checkpointer": None,
-    "evaluators": (),
+    "evaluators": [],
     "evaluate_every": 1,
     "faults": FaultPolicy(),
     "max_seconds": math.inf,
@@ -40,8 +40,11 @@ _OF_THE_LOOP: Mapping[str, object] = {
 
 def check_unread(given: Arguments) -> None:
     """Raise ConfigError for arguments that rounds driven from outside do not read."""
-    default = _OF_THE_LOOP
-    names = [name for name in default if getattr(given, name) != default[name]]
+    names = []
+    for name, nothing in _OF_THE_LOOP.items():
+        value = getattr(given, name)
+        if (list(value) if isinstance(nothing, list) else value) != nothing:
+            names.append(name)
     if names:
         raise ConfigError(
             f"{', '.join(names)} of {type(given).__name__} would have no effect: its "

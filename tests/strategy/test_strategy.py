@@ -437,6 +437,7 @@ class TestSynchronousHooks:
 
     def test_no_average_is_kept_that_nobody_gets(self):
         strategy = AsyncDropPlus(drop_rate=0.0, in_flight=2, averaging=0.8)
+        strategy.callbacks = []  # set later, it may be a list
         grid = RoundGrid(plus_one, node_ids=[1, 2])
         result = Strategy.start(strategy, grid, record(ZEROS), 2)
         state = strategy._run.state
