@@ -11,7 +11,7 @@ import torch
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.machine_memory import CGROUP, left_in_container
+from flwr_asyncdrop.machine_memory import CGROUP, available_memory, left_in_container
 from flwr_asyncdrop.readable import readable_bytes
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -73,9 +73,8 @@ def check_output(out: Path) -> Iterator[Finding]:
 
 def check_memory(cgroup: Path = CGROUP) -> Finding:
     """Check that there is memory for a server and a worker."""
-    try:
-        free = int(require("psutil", "doctor").virtual_memory().available)
-    except MissingExtraError:
+    free = _free_memory()
+    if free is None:
         return ok("memory", "without psutil nobody says how much is free")
     left = left_in_container(cgroup)
     bound = "" if left is None or left >= free else " to this container"
@@ -83,6 +82,13 @@ def check_memory(cgroup: Path = CGROUP) -> Finding:
     found = f"{readable_bytes(free)} free{bound}, {os.cpu_count()} cores"
     fix = "end other programs, or use fewer --workers"
     return _enough("memory", free, found, fix, _LEAST_MEMORY, _ENOUGH_MEMORY)
+
+
+def _free_memory() -> int | None:
+    try:
+        return int(require("psutil", "doctor").virtual_memory().available)
+    except MissingExtraError:
+        return available_memory()
 
 
 def check_shared(folder: Path = _SHARED) -> Finding:

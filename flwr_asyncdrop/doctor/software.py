@@ -24,7 +24,20 @@ _OPTIONAL = {
     "torchvision": ("torchvision", "data", "data sets cannot be downloaded"),
     "numba": ("numba", "fast", "the server merges half as fast"),
     "prometheus-client": ("prometheus_client", "monitoring", "there are no metrics"),
-    "psutil": ("psutil", "doctor", "memory and who has a port are not seen"),
+    "psutil": (
+        "psutil",
+        "doctor",
+        "who has a port is not seen, nor free memory but on Linux",
+    ),
+    "tensorboard": ("tensorboard", "tensorboard", "track='tensorboard' is refused"),
+    "mlflow-skinny": ("mlflow", "mlflow", "track='mlflow' is refused"),
+    "wandb": ("wandb", "wandb", "track='wandb' is refused"),
+    "opentelemetry-sdk": (
+        "opentelemetry.sdk.trace",
+        "tracing",
+        "track='opentelemetry' is refused",
+    ),
+    "peft": ("peft", "lora", "adapters of PEFT are not planned"),
 }
 _SHOWN = ("flwr", "torch")
 
@@ -87,7 +100,8 @@ def check_package(requirement: Requirement) -> Finding:
 
 
 def check_optional() -> Iterator[Finding]:
-    """Check the packages of the extras: if there, they must work."""
+    """Check the packages of the extras: those there must be new enough, and work."""
+    ranges = _ranges()
     working = []
     for name, (module, extra, without) in _OPTIONAL.items():
         try:
@@ -95,6 +109,11 @@ def check_optional() -> Iterator[Finding]:
         except PackageNotFoundError:
             install = f"pip install '{_PACKAGE}[{extra}]'"
             yield ok(name, f"is not installed: {without} ({install})")
+            continue
+        range_ = ranges.get(name, SpecifierSet())
+        if not range_.contains(found, prereleases=True):
+            fix = f"pip install '{name}{range_}'"
+            yield warning(name, f"{found} is not in {range_}", fix)
             continue
         try:
             with logs_of(module) as said:
@@ -111,3 +130,18 @@ def check_optional() -> Iterator[Finding]:
                 yield warning(name, reason, MATPLOTLIB_FOLDER)
     if working:
         yield ok("extras", ", ".join(working))
+
+
+def _ranges() -> dict[str, SpecifierSet]:
+    """Return the versions that the extras want, by the name of the package."""
+    try:
+        lines = requires(_PACKAGE) or []
+    except PackageNotFoundError:
+        return {}
+    extras = {extra for _, extra, _ in _OPTIONAL.values()}
+    return {
+        each.name: each.specifier
+        for each in map(Requirement, lines)
+        if each.marker is not None
+        and any(each.marker.evaluate({"extra": extra}) for extra in extras)
+    }

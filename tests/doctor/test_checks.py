@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -96,6 +97,32 @@ class TestSoftware:
         broken, _ = check_optional()
         assert broken.level == "warning"
         assert "RuntimeError: numpy::nms does not exist" in broken.found
+
+    def test_an_optional_package_must_be_new_enough(self, monkeypatch):
+        """It was fine in any version, and a run failed."""
+        old = {"numba": "0.60.0", "peft": "0.17.1"}
+        monkeypatch.setattr(software, "version", lambda name: old.get(name, "99"))
+        monkeypatch.setattr(software, "import_module", lambda _: None)
+        found = by_name(check_optional())
+        assert found["numba"].level == "warning"
+        assert found["numba"].found == "0.60.0 is not in >=0.61"
+        assert found["numba"].fix == "pip install 'numba>=0.61'"
+        assert found["peft"].found.startswith("0.17.1 is not in ")
+        assert "psutil 99" in found["extras"].found
+
+    def test_every_module_that_names_the_doctor_is_looked_at(self):
+        """What an extra brings and cannot be imported says: see `asyncdrop doctor`."""
+        looked_at = {
+            module.partition(".")[0] for module, *_ in software._OPTIONAL.values()
+        }
+        package = Path(software.__file__).parents[1]
+        named = {
+            name
+            for file in package.rglob("*.py")
+            for name in re.findall(r'require\("(\w+)', file.read_text(encoding="utf-8"))
+        }
+        assert named
+        assert named <= looked_at
 
 
 class TestGpu:
@@ -222,7 +249,16 @@ class TestMachine:
     def test_a_system_that_does_not_say(self, tmp_path, monkeypatch):
         assert check_shared(tmp_path / "none").level == "ok"
         monkeypatch.setitem(sys.modules, "psutil", None)
-        assert check_memory(tmp_path).level == "ok"
+        monkeypatch.setattr(machine, "available_memory", lambda: None)
+        assert "nobody says" in check_memory(tmp_path).found
+
+    def test_linux_says_how_much_is_free_without_psutil(self, tmp_path, monkeypatch):
+        """A machine with hardly any memory was fine."""
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        monkeypatch.setattr(machine, "available_memory", lambda: 100_000_000)
+        finding = check_memory(tmp_path)
+        assert finding.level == "problem"
+        assert finding.found.startswith("100 MB free")
 
     @pytest.mark.parametrize(
         ("free", "level"), [(64 * 10**6, "warning"), (10**9, "ok")]
@@ -415,7 +451,7 @@ def test_a_machine_without_any_extra_is_examined_to_the_end(tmp_path):
     lines = done.stdout.splitlines()
     for name in software._OPTIONAL:
         (line,) = (line for line in lines if line.split()[1] == name)
-        assert "cannot be imported" in line
+        assert "cannot be imported" in line or "is not installed" in line
     assert lines[-1].split()[1] in ("environment", "FLWR_*")
     assert "Traceback" not in done.stderr
 
