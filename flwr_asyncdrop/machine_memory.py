@@ -41,12 +41,14 @@ class Memory:
     ) -> Self:
         """Return that of this machine, or of its container; swap counts."""
         fields = _fields(meminfo)
-        swap = fields.get("SwapTotal", 0)
         limits = [*_limits(cgroup, membership)]
+        of_swap = [*_swap_limits(cgroup, membership)]
         free = _least(fields.get("MemAvailable"), *(left for _, left in limits))
         total = _least(fields.get("MemTotal"), *(most for most, _ in limits))
+        swap_free = min([fields.get("SwapFree", 0), *(left for _, left in of_swap)])
+        swap = min([fields.get("SwapTotal", 0), *(most for most, _ in of_swap)])
         return cls(
-            None if free is None else free + fields.get("SwapFree", 0),
+            None if free is None else free + swap_free,
             None if total is None else total + swap,
         )
 
@@ -71,10 +73,7 @@ def _limits(cgroup: Path, membership: Path) -> Iterator[tuple[int, int | None]]:
     """
     own = _groups(membership)
     for controller, limit, used, cached in _CONTROLLERS:
-        root = cgroup / controller
-        group = root / own.get(controller, "")
-        above = (each for each in group.parents if each.is_relative_to(root))
-        for folder in (group, *above):
+        for folder in _folders(cgroup / controller, own.get(controller, "")):
             most = _text(folder / limit)
             if most is None or most == "max" or int(most) >= _NO_LIMIT:
                 continue
@@ -85,6 +84,24 @@ def _limits(cgroup: Path, membership: Path) -> Iterator[tuple[int, int | None]]:
             # Cached files count as used, but can be reclaimed.
             files = dict(line.split() for line in stat.splitlines()).get(cached, 0)
             yield int(most), int(most) - int(taken) + int(files)
+
+
+def _swap_limits(cgroup: Path, membership: Path) -> Iterator[tuple[int, int]]:
+    """Return how much swap control groups of version 2 have, and what is left of it.
+
+    A batch system often lets its jobs have none.
+    """
+    for folder in _folders(cgroup, _groups(membership).get("", "")):
+        most = _text(folder / "memory.swap.max")
+        if most is not None and most != "max":
+            used = int(_text(folder / "memory.swap.current") or 0)
+            yield int(most), max(int(most) - used, 0)
+
+
+def _folders(root: Path, group: str) -> tuple[Path, ...]:
+    """Return the folder of a control group, and those of the groups that it is in."""
+    own = root / group
+    return (own, *(each for each in own.parents if each.is_relative_to(root)))
 
 
 def _groups(membership: Path) -> dict[str, str]:

@@ -266,6 +266,25 @@ class TestMemory:
         found = Memory.here(tmp_path / "meminfo", tmp_path / "cgroup", membership)
         assert found == Memory(350 * 1024, 450 * 1024)
 
+    @pytest.mark.parametrize(
+        ("most", "used", "free", "total"),
+        [("0", "0", 330, 400), ("10240", "4096", 336, 410), ("max", "0", 350, 450)],
+    )
+    @pytest.mark.parametrize("group", ["", "job/step"])
+    def test_of_a_container_with_little_swap(
+        self, group, most, used, free, total, tmp_path
+    ):
+        """Slurm may give its jobs none: that of the machine was counted."""
+        self.here(tmp_path, str(400 * 1024))
+        membership = tmp_path / "membership"
+        membership.write_text("0::/job/step\n")
+        folder = tmp_path / "cgroup" / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.swap.max").write_text(f"{most}\n")
+        (folder / "memory.swap.current").write_text(f"{used}\n")
+        found = Memory.here(tmp_path / "meminfo", tmp_path / "cgroup", membership)
+        assert found == Memory(free * 1024, total * 1024)
+
     def test_of_a_container_that_does_not_say_what_it_uses(self, tmp_path):
         self.here(tmp_path, str(400 * 1024))
         (tmp_path / "cgroup" / "memory.current").unlink()
