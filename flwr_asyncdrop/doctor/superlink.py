@@ -13,6 +13,7 @@ from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.flower_internals.ray_workers import HOOK, VARIABLE, needs_quotes
+from flwr_asyncdrop.readable import printable, shown
 
 # Flower's own names and defaults; up to 1.34 there is only the second.
 _PORTS = {
@@ -66,8 +67,8 @@ def check_ports(environment: Mapping[str, str]) -> Iterator[Finding]:
     for variable, default in _PORTS.items():
         value = environment.get(variable, default)
         fix = f"set {variable} to the number of a free port"
-        if not (value.isdecimal() and 0 < int(value) < 65536):
-            yield problem("port", f"{variable}={value!r} is no port", fix)
+        if not (value.isdecimal() and len(value) < 10 and 0 < int(value) < 65536):
+            yield problem("port", f"{variable}={shown(value)} is no port", fix)
         elif (port := int(value)) in seen:
             yield problem(f"port {port}", f"{seen[port]} names it, too", fix)
         else:
@@ -93,7 +94,7 @@ def _check_port(port: int, fix: str) -> Finding:
         return problem(name, "taken by a program that this user cannot see", fix)
     pid, command = process
     if "flower-superlink" not in command:
-        found = f"taken by process {pid}: {command[:_LONGEST_COMMAND]}"
+        found = f"taken by process {pid}: {printable(command, _LONGEST_COMMAND)}"
         return problem(name, found, fix)
     return warning(
         name,
@@ -125,11 +126,11 @@ def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
     home = Path(given).absolute() if given else Path("~/.flwr").expanduser()
     there = next(each for each in (home, *home.parents) if os.path.lexists(each))
     if there.is_dir() and os.access(there, os.W_OK):
-        yield ok("FLWR_HOME", str(home))
+        yield ok("FLWR_HOME", printable(str(home)))
     else:
         yield problem(
             "FLWR_HOME",
-            f"{there} cannot be written",
+            f"{printable(str(there))} cannot be written",
             "set FLWR_HOME to a folder that can be",
         )
     if environment.get(_OFFLINE) == "1":
@@ -146,8 +147,8 @@ def check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         if name.startswith("FLWR_") and name not in (*_PORTS, _OFFLINE, "FLWR_HOME")
     )
     if others:
-        shown = [
-            f"{name}={'***' if _SECRET.search(name) else environment[name]}"
+        values = [
+            f"{name}={'***' if _SECRET.search(name) else printable(environment[name])}"
             for name in others
         ]
-        yield ok("FLWR_*", ", ".join(shown))
+        yield ok("FLWR_*", ", ".join(values))

@@ -18,7 +18,7 @@ from flwr.supercore.utils import get_flwr_home
 from packaging.requirements import Requirement
 
 from flwr_asyncdrop.app.data import files
-from flwr_asyncdrop.doctor import examine, machine, software
+from flwr_asyncdrop.doctor import examine, machine, software, superlink
 from flwr_asyncdrop.doctor.data import check_data
 from flwr_asyncdrop.doctor.machine import (
     check_gpu,
@@ -348,11 +348,23 @@ class TestPorts:
     def test_flowers_own_ports_unless_told_otherwise(self):
         assert [each.name for each in check_ports({})] == ["port 39091", "port 39093"]
 
-    @pytest.mark.parametrize("value", ["", "http", "-1", "0", "65536", "1.5"])
+    @pytest.mark.parametrize("value", ["", "http", "-1", "0", "65536", "1.5", "٣" * 9])
     def test_no_port(self, value, free):
         finding, _ = check_ports({HTTP: value, CONTROL: free})
         assert finding.level == "problem"
         assert repr(value) in finding.found
+
+    def test_a_number_that_python_does_not_read(self, free):
+        finding, _ = check_ports({HTTP: "9" * 5000, CONTROL: free})
+        assert finding.level == "problem"
+        assert len(finding.found) < 200
+
+    def test_a_command_line_that_a_terminal_would_obey(self, taken, monkeypatch):
+        monkeypatch.setattr(superlink, "listener", lambda _: (7, "x\n\033[31my" * 99))
+        finding, _ = check_ports({HTTP: taken})
+        assert finding.found.startswith("taken by process 7: x [31myx ")
+        assert len(finding.found) < 100
+        assert finding.found.isprintable()
 
 
 class TestVariables:
@@ -369,6 +381,14 @@ class TestVariables:
         environment = {"FLWR_MODEL_API_KEY": "s3", "FLWR_SLACK_CLIENT_SECRET": "s4"}
         found = by_name(check_variables(environment))["FLWR_*"].found
         assert found == "FLWR_MODEL_API_KEY=***, FLWR_SLACK_CLIENT_SECRET=***"
+
+    def test_what_a_terminal_would_obey_is_not_shown(self, tmp_path):
+        odd = "a\nb\033[31m\udcff"
+        (tmp_path / "file").touch()
+        for home in (tmp_path, tmp_path / "file"):
+            environment = {"FLWR_HOME": str(home / odd), "FLWR_X": odd}
+            for each in check_variables(environment):
+                assert each.found.isprintable(), each
 
     @pytest.mark.parametrize("value", ["1", "true", ""])
     def test_whose_environment_flower_uses_is_what_flower_says(
