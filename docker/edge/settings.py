@@ -7,11 +7,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
-FLOWER = tuple(int(part) for part in version("flwr").split(".")[:2])
+try:
+    FLOWER = tuple(int(part) for part in version("flwr").split(".")[:2])
+except PackageNotFoundError:
+    sys.exit(f"Flower is not installed for {sys.executable}: pip install flwr")
 
 # Up to 1.34 each of Flower's APIs has a gRPC address of its own; from 1.40 on there is
 # one HTTP address.

@@ -212,6 +212,18 @@ def test_a_device_without_flower_on_its_path_says_so(tmp_path):
     )
 
 
+@pytest.mark.parametrize("script", ["device.py", "server.py"])
+def test_a_python_without_flower_is_said(script):
+    """As that of the system, in place of the environment's."""
+    done = subprocess.run(
+        [sys.executable, "-S", EDGE / script], env={}, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"Flower is not installed for {sys.executable}: pip install flwr\n"
+    )
+
+
 def test_a_flower_whose_python_is_gone_is_not_said_to_be_missing(tmp_path):
     """An environment that was moved, or copied from another machine."""
     flower = tmp_path / "flower-supernode"
