@@ -143,7 +143,11 @@ class _Trial:
                     found = self._run(part, training=training)
                 except Exception as error:  # whatever the model's own code raises
                     reason = kind_and_line(error)
-                    return f"the model does not run without some of them ({reason})"
+                    return (
+                        f"the model does not run without some of them ({reason}): "
+                        "nothing but the two factors may have a value for each "
+                        "component, as a bias of A has"
+                    )
                 if not self._agree(found, expected, full):
                     return (
                         "the model without some of them does not give what it gives "

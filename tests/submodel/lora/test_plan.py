@@ -344,6 +344,15 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="pass example_inputs"):
             lora_plan(Own(), pairs=OWN_PAIRS)
 
+    def test_a_bias_of_the_first_factor(self):
+        model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 5))
+        pairs = [("0.weight", "1.weight")]
+        says = "0: the model does not run without some .* as a bias of A has"
+        with pytest.raises(UnsupportedModelError, match=says):
+            lora_plan(model, vectors(6), pairs=pairs)
+        model[0].bias = None
+        assert lora_plan(model, vectors(6), pairs=pairs).left_out.keys() == {"1.bias"}
+
     def test_a_product_of_something_else(self):
         class Gated(Own):
             def forward(self, x):
