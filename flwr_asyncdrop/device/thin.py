@@ -1,8 +1,9 @@
 """Starting a program of this room without importing the rest of the package.
 
-``python -m flwr_asyncdrop.device.node`` would first run ``flwr_asyncdrop/__init__.py``,
-which imports PyTorch: 200 MB and some seconds that a SuperNode can do without. And the
-trainer must not hold the package: an app may bring its own copy of it.
+``python -P -m flwr_asyncdrop.device.node`` finds a package that is installed, and this
+one may lie in the folder of a clone. Nor does it matter here what its ``__init__.py``
+imports: PyTorch is 200 MB and some seconds that a SuperNode can do without. The trainer
+forgets the package before a task: an app may bring its own copy of it.
 """
 
 import sys
