@@ -61,7 +61,7 @@ class Details:
     affects: Affects = "results"
 
 
-ANY = Range(lambda _: True, "any value")
+ANY = Range(lambda _: True, "no array")
 A_SWITCH = Range(lambda value: value is True or value is False, "True or False")
 """A truth value: the text "false" would count as true."""
 

@@ -11,7 +11,7 @@ from flwr_asyncdrop.checkpoint import Checkpointer
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet import DeviceProfile, speed_levels
 from flwr_asyncdrop.observers.history import HistoryWriter
-from flwr_asyncdrop.parameters import in_interval, whole_from
+from flwr_asyncdrop.parameters import ANY, in_interval, whole_from
 from flwr_asyncdrop.state_dict import to_plain
 from tests.grids import HandlerGrid
 from tests.runs import plus_one, record
@@ -46,6 +46,13 @@ def test_a_share_of_any_kind_is_a_float(half):
 def test_what_is_no_whole_number_is_refused_by_name(wrong):
     with pytest.raises(ConfigError, match=r"^n=.*at least 1, and a whole number"):
         whole_from(1).check("n", wrong)
+
+
+@pytest.mark.parametrize("wrong", [np.ones(2), torch.ones(2)], ids=name_of)
+def test_an_array_is_said_to_be_one_where_all_else_will_do(wrong):
+    """It was said that it must be any value."""
+    with pytest.raises(ConfigError, match=r"^x=.* must be no array$"):
+        ANY.check("x", wrong)
 
 
 @pytest.mark.parametrize("three", THREES, ids=name_of)
