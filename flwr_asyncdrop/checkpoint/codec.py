@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ConfigError
@@ -49,6 +50,11 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, Tensor):
+            if odd := _oddity(value):
+                raise NoStateError(
+                    keys,
+                    f": a tensor {odd} cannot be saved in a checkpoint; dense ones can",
+                )
             if id(value) not in names:
                 path = _path(keys)
                 while path in tensors:  # keys may have slashes too
@@ -100,6 +106,17 @@ def pack(state: Any) -> tuple[Json, dict[str, Tensor]]:
     for name in changing:
         tensors[name] = tensors[name].detach().to("cpu", copy=True)
     return found, tensors
+
+
+def _oddity(tensor: Tensor) -> str:
+    """Return what keeps a tensor out of a checkpoint, "" if nothing does."""
+    if tensor.is_meta:
+        return "on the device meta"
+    if tensor.is_nested:
+        return "that is nested"
+    if tensor.is_quantized:
+        return "that is quantized"
+    return "" if tensor.layout is torch.strided else f"of {tensor.layout}"
 
 
 def _path(keys: Sequence[str | int]) -> str:

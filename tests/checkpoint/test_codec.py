@@ -75,6 +75,8 @@ def test_what_changes_afterwards_does_not_change_what_was_packed():
         ({"a": [0, object()]}, "a/1: <object"),
         ({"a": {1: 2}}, "a has the key 1, which is not a string"),
         ({"a": b"raw"}, "a: b'raw'"),
+        ({"a": torch.ones(2, device="meta")}, "a: a tensor on the device meta cannot"),
+        ({"a": torch.eye(2).to_sparse()}, "a: a tensor of torch.sparse_coo cannot"),
     ],
 )
 def test_what_cannot_be_saved_is_an_error_when_it_is_saved(value, says):

@@ -358,6 +358,10 @@ def test_a_state_dict_that_raises_is_named_before_the_first_update(tmp_path):
     [
         (lambda self: 1 / 0, "Later.state_dict() cannot be called (ZeroDivisionError"),
         (lambda self: {"count": {1}}, "Later.state_dict()['count']: {1} cannot be sav"),
+        (
+            lambda self: {"count": torch.ones(1, device="meta")},
+            "Later.state_dict()['count']: a tensor on the device meta cannot be saved",
+        ),
     ],
 )
 def test_a_state_dict_that_fails_later_does_not_end_the_run(
