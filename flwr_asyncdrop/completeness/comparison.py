@@ -6,6 +6,7 @@ a start.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Set
+from enum import Enum
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -107,9 +108,10 @@ class Comparison:
                 # What both have loaded may be of another kind than what there was.
                 self._share(now, place, with_kind=False)
         elif isinstance(now, (*LEAVES, type)) or isinstance(again, (*LEAVES, type)):
-            # NaN is equal to itself, and 1 to 1.0.
+            # NaN is equal to itself, and 1 to 1.0, but not to a member of an IntEnum.
             differ = now != again and repr(now) != repr(again)
-            if differ or precision_of(now) != precision_of(again):
+            other_kind = isinstance(now, Enum) != isinstance(again, Enum)
+            if differ or other_kind or precision_of(now) != precision_of(again):
                 self._lose(place)
         elif isinstance(now, ARRAYS) and isinstance(again, ARRAYS):
             if not same_array(now, again):
@@ -131,8 +133,7 @@ class Comparison:
                 self._compare_item(one, other, place, ("key", one))
                 self._compare_item(now[one], again[other], place, one)
         elif isinstance(now, LISTS) and isinstance(again, LISTS):
-            ends = isinstance(now, deque), isinstance(again, deque)
-            if len(now) != len(again) or ends[0] != ends[1]:
+            if len(now) != len(again) or _list_kind(now) != _list_kind(again):
                 self._lose(place)
                 return
             for key, (one, other) in enumerate(zip(now, again, strict=True)):
@@ -179,6 +180,14 @@ class Comparison:
 
     def _lose(self, place: _Place, *, shared: bool = False) -> None:
         self.lost.append(place.described(shared=shared))
+
+
+def _list_kind(value: Any) -> tuple[bool, bool]:
+    """Return what makes a list another one than one of the same items.
+
+    It is whether it has ends, as a deque has, and names, as a named tuple has.
+    """
+    return isinstance(value, deque), hasattr(type(value), "_fields")
 
 
 def _contents(

@@ -9,10 +9,11 @@ import weakref
 from array import array
 from collections import Counter, defaultdict, deque
 from copy import deepcopy
+from enum import IntEnum
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -27,6 +28,15 @@ class Holder(Stateless):
 
     def __init__(self, held):
         self.held = held
+
+
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+class Mode(IntEnum):
+    WARM = 1
 
 
 class Slots:
@@ -312,6 +322,9 @@ def test_a_class_may_be_made_with_its_object():
         (defaultdict(int, a=1), {"a": 1}),
         (Counter("a"), {"a": 1}),
         (defaultdict(int, a=1), defaultdict(list, a=1)),
+        (Pair(1, 2), [1, 2]),
+        (Mode.WARM, 1),
+        ([Mode.WARM], [1]),
     ],
 )
 def test_a_container_of_another_kind_goes_on_otherwise(held, loaded):
