@@ -46,12 +46,21 @@ def as_path(name: str, value: object) -> Path:
     if not isinstance(value, str | os.PathLike):
         raise ConfigError(f"{name}={value!r} must be a path: a string, or a Path")
     text = os.fsdecode(value)
-    if not text or "\0" in text:
+    if not text or "\0" in text or not _is_encodable(text):
         raise ConfigError(f"{name}={value!r} names no file")
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{name}={text!r} {_NO_HOME}") from error
+
+
+def _is_encodable(text: str) -> bool:
+    """Return whether the system has bytes for a text: it has none for most halves."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextmanager

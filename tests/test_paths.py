@@ -36,7 +36,7 @@ def test_a_path_is_one_however_it_is_written(kind, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, True, 1, ["runs"], {}, "", "a\0b", "~nobody-here/a"]
+    "wrong", [None, True, 1, ["runs"], {}, "", "a\0b", "a\ud800b", "~nobody-here/a"]
 )
 def test_anything_else_is_refused_in_one_line(wrong):
     with pytest.raises(ConfigError, match=r"^folder=") as caught:

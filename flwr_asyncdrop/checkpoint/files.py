@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 from flwr_asyncdrop.checkpoint.codec import Json
@@ -250,12 +250,20 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
     try:
         if _sha256(file) != sha256:
             raise _damaged(file, "its digest is another")
-        # The file may be mapped, and older checkpoints are deleted.
-        return {name: tensor.clone() for name, tensor in load_file(file).items()}
+        return _load_tensors(file)
     except (FileNotFoundError, SafetensorError) as error:
         raise _damaged(file, str(error)) from error
     except OSError as error:
         raise _unreadable(file, error) from error
+
+
+def _load_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:  # safetensors writes such a path, and opens none
+        return load(file.read_bytes())
+    # The file may be mapped, and older checkpoints are deleted.
+    return {name: tensor.clone() for name, tensor in load_file(file).items()}
 
 
 def _unreadable(file: Path, error: OSError) -> CheckpointError:

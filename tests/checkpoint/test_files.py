@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -89,6 +90,19 @@ def test_what_is_read_does_not_depend_on_the_file_any_more(tmp_path):
     shutil.rmtree(path)
     w += 1
     assert torch.equal(w, W + 1)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="all its names are UTF-8")
+def test_a_folder_whose_name_is_not_utf_8_can_be_resumed_from(tmp_path):
+    """Its checkpoints were written, and said to be damaged when they were read."""
+    run = tmp_path / os.fsdecode(b"\xe9t\xe9")
+    written = save(run)
+    checkpoint = newest(run)
+    assert checkpoint.path == written
+    assert torch.equal(checkpoint.parts["state"]["w"], W)
+    (written / "state.safetensors").unlink()
+    with pytest.raises(DamagedError):
+        newest(run)
 
 
 def test_numbers_go_on(tmp_path):
