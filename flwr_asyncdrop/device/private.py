@@ -5,14 +5,12 @@ import os
 import shutil
 import signal
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
 
 PREFIX = "asyncdrop-"
 
@@ -29,11 +27,22 @@ def private_folder() -> Iterator[Path]:
     process, however that ends: the next call removes the folders of those killed.
     Another one, on the folder, lets ``systemd-tmpfiles`` leave alone what is in it.
     """
+    made: list[Path] = []
+
+    def leave(number: int, _: FrameType | None) -> None:
+        # No exception: the process would then wait for Flower's threads, which nothing
+        # ends where this is a second signal, after one that Flower has handled.
+        for each in made:
+            shutil.rmtree(each, ignore_errors=True)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
     for name in _ENDINGS:
         if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN:
-            signal.signal(number, _leave)  # nohup lets SIGHUP be ignored
+            signal.signal(number, leave)  # nohup lets SIGHUP be ignored
     remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    made.append(folder)
     try:
         with (folder / _LOCK).open("w") as lock, locked_folder(folder):
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,7 +90,3 @@ def remove_if_abandoned(folder: Path, patience: float = 0.0) -> None:
             else:
                 shutil.rmtree(folder, ignore_errors=True)
                 return
-
-
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)

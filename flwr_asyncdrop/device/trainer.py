@@ -103,8 +103,12 @@ def serve(path: Path, owner: int) -> socket.socket | None:
         selectors.DefaultSelector() as selector,
     ):
         umask = os.umask(0o177)  # so that it is its user's alone from the beginning
-        listener.bind(str(path))
-        os.umask(umask)
+        try:
+            listener.bind(str(path))
+        except FileNotFoundError:  # its owner has ended, and the folder is gone
+            return None
+        finally:
+            os.umask(umask)
         listener.listen(_BACKLOG)
         selector.register(listener, selectors.EVENT_READ)
         selector.register(owner, selectors.EVENT_READ)

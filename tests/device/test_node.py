@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -165,6 +166,35 @@ def test_nothing_is_left_in_tmpdir(environment, folder, number, warm):
             os.utime(left, (0, 0))
             remove_abandoned(folder)
     assert list(folder.iterdir()) == []
+
+
+HELD_UP = """
+import threading
+from flwr_asyncdrop.device.private import private_folder
+with private_folder() as folder:
+    threading.Thread(target=threading.Event().wait).start()
+    print(folder, flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_though_a_thread_never_does(tmp_path, number):
+    """After a first SIGTERM, which Flower takes, a second one left it hanging."""
+    with subprocess.Popen(
+        ["env", "--default-signal", sys.executable, "-c", HELD_UP],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        folder = Path(process.stdout.readline().strip())
+        assert folder.exists()
+        process.send_signal(number)
+        try:
+            assert process.wait(30) == -number
+        finally:
+            process.kill()
+    assert not folder.exists()
 
 
 @once_in_the_gate

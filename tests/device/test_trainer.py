@@ -298,6 +298,18 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path, environment):
     assert "cannot import no_such_module" in done.stderr
 
 
+def test_one_whose_folder_is_gone_ends_without_a_traceback(tmp_path, environment):
+    """Its owner may have ended while it was importing."""
+    done = subprocess.run(
+        thin_command("trainer", str(tmp_path / "gone" / "trainer.socket")),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_interrupt_while_it_imports_ends_it_without_a_traceback(
     tmp_path, environment
 ):
