@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ class HistoryFile:
         self._prefix = Prefix()
         self._is_verified = False
         self._is_cut = False
+        self._is_made = False
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +101,7 @@ class HistoryFile:
         if self._file is not None:
             self._file.close()
             self._file = None
-            if not self._is_cut and not self._is_there():  # the run was refused
+            if self._is_made and not self._is_cut:  # the run was refused
                 with suppress(OSError):
                     self.path.unlink()
         self._lock.release()
@@ -112,6 +114,7 @@ class HistoryFile:
 
     def _open(self, prefix: Prefix | None) -> None:
         make_folder(self.path.parent)
+        self._is_made = not os.path.lexists(self.path)
         with changing(self.path):
             self._file = AppendedFile(self.path, prefix)
         self._is_cut = False
