@@ -122,6 +122,21 @@ def test_groups_that_do_not_run_cost_few_passes(monkeypatch):
             assert torch.equal(found.axes[name][dim], units)
 
 
+@pytest.mark.parametrize("width", [4, 6, 8, 12, 16])
+def test_code_that_treats_an_even_part_of_even_many_units_in_another_way(width):
+    """Odd counts were tried alone, and all units."""
+
+    class Even(nn.Sequential):
+        def forward(self, x):
+            hidden = self[0](x)
+            count = hidden.shape[1]
+            return self[1](hidden * (2 if count % 2 == 0 and count < width else 1))
+
+    model = seeded(lambda: Even(nn.Linear(5, width), nn.Linear(width, 3)))
+    with pytest.raises(UnsupportedModelError, match="no units of Even can be dropped"):
+        plan_submodels(model, vectors())
+
+
 STILL = {
     "a dead unit": lambda out: torch.relu(out - 1e3),
     "clamped": lambda out: (out + 1e3).clamp(0, 1),

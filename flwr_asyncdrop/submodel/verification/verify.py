@@ -51,7 +51,8 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     one round at least another number than in any other group, so that no head or width
     fits by coincidence; in another few units of every group, since code may ask how
     many there are. In a small model silent units may hide a fault: there it is tried to
-    keep a single unit, too, and to drop only the first or the last.
+    keep a single unit, too, an even number of them, and to drop only the first or the
+    last.
 
     A narrower stream is another model: it must run, beside what else holds, and be the
     same in any order of its units.
@@ -65,10 +66,14 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     few = [_levels(group)[0] for group in plan.groups]
     least = [group.least for group in plan.groups]
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
+    even = [
+        max(group.size // 4 * 2, min(2, group.size), group.least)
+        for group in plan.groups
+    ]
     faults = unclear_groups(probe.model, plan) | estimated_groups(probe.model, plan)
     rounds = [*counts_to_keep(plan.groups), few]
     if not large:
-        rounds += [least, one_less, one_less]
+        rounds += [least, one_less, one_less, even]
     for number, counts in enumerate(rounds):
         passes = probe.passes
         if number:
