@@ -1,8 +1,10 @@
 """A plan runs a model no more often than it has to."""
 
+import pytest
 import torch
 from torch import nn
 
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
 from flwr_asyncdrop.submodel.probing import probe
 from flwr_asyncdrop.submodel.types import examples_of
@@ -60,3 +62,24 @@ def test_a_large_model_trains_twice_in_double_precision(monkeypatch):
     plan_submodels(model, vectors())
 
     assert [width for dtype, width in RUNS if dtype is torch.float64] == [8, 3]
+
+
+def test_whole_numbers_beside_tokens_may_be_lengths():
+    """They were drawn below the rows of the embedding: gigabytes, for a few words."""
+    lengths = []
+
+    class Speech(nn.Module):
+        """Repeats each word's features as often as it lasts."""
+
+        def __init__(self):
+            super().__init__()
+            self.words, self.frames = nn.Embedding(100_000, 4), nn.Linear(4, 2)
+
+        def forward(self, words, durations):
+            lengths.append(int(durations.max()))
+            features = self.words(words).repeat_interleave(durations, dim=0)
+            return self.frames(features)
+
+    with pytest.raises(UnsupportedModelError, match="no units of Speech"):
+        plan_submodels(Speech(), (torch.tensor([7, 9, 8]), torch.tensor([2, 1, 3])))
+    assert 3 < max(lengths) < 64 * 4

@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.probing.private_copy import is_constant
 from flwr_asyncdrop.submodel.types import Example, is_inexact
 
 _MOST_LENGTHS = 2  # different sizes of dims beside the batch that are varied
+_MOST_GROWTH = 64
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,9 @@ def _new_values(
     """Return what draws other values: noise as large as they are, other numbers.
 
     Whole numbers are drawn up to the largest in the tensor, or below `vocabulary`.
-    Zeros and ones are a mask where there are other whole numbers (`masked`): they stay.
-    So does a tensor whose ``id()`` is one of `fixed`.
+    Where there are other whole numbers (`masked`), zeros and ones are a mask: they
+    stay. And other numbers may be lengths, so they do not grow without bound. A tensor
+    whose ``id()`` is one of `fixed` stays, too.
     """
 
     def change(tensor: Tensor) -> Tensor:
@@ -220,7 +222,8 @@ def _new_values(
         high = int(tensor.max())
         if tensor.dtype is torch.bool or (masked and high <= 1):
             return tensor
-        top = max(high + 1, vocabulary)
+        most = _MOST_GROWTH * (high + 1) if masked else vocabulary
+        top = max(high + 1, min(vocabulary, most))
         low = min(int(tensor.min()), 1, top - 1)
         drawn = torch.randint(low, top, tensor.shape, generator=generator)
         return drawn.to(tensor.dtype)
