@@ -50,7 +50,7 @@ def test_one_narrower_model_a_round(monkeypatch):
 
     plan = plan_submodels(seeded(Counted), vectors())
 
-    small_models_only = 3
+    small_models_only = 4
     assert len(made) == len(verify.counts_to_keep(plan.groups)) + 1 + small_models_only
 
 
