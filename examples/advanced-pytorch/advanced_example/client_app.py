@@ -17,9 +17,10 @@ def train(msg: Message, context: Context) -> Message:
     """Train the model that the server sent, with the head that this node kept."""
     model = load_submodel(Net(), msg.content["arrays"])
     load_personal(context, model, msg, "head")
+    place = {**context.node_config, **msg.content["config"]}
     trainloader, _ = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     loss = train_fn(
@@ -45,9 +46,10 @@ def evaluate(msg: Message, context: Context) -> Message:
     """Evaluate the global model, with the head that this node kept."""
     model = load_submodel(Net(), msg.content["arrays"])
     load_personal(context, model, msg, "head")
+    place = {**context.node_config, **msg.content["config"]}
     _, valloader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

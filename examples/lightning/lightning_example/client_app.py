@@ -14,9 +14,10 @@ def train(msg: Message, context: Context) -> Message:
     """Fit the model that the server sent."""
     model = RowReader(lr=msg.content["config"]["lr"])
     model = load_submodel(model, msg.content["arrays"])
+    place = {**context.node_config, **msg.content["config"]}
     loader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     trainer = quiet_trainer(context.run_config["max-epochs"])

@@ -20,9 +20,10 @@ def train(msg: Message, context: Context) -> Message:
     config = context.run_config
     model, tokenizer = load_model(folder_of(config), config["lora-rank"])
     load_lora(model, msg.content["arrays"])
+    place = {**context.node_config, **msg.content["config"]}
     loader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         config["batch-size"],
         config["data-file"],
         tokenizer,

@@ -17,9 +17,10 @@ def train(msg: Message, context: Context) -> Message:
     """Train the adapters that the server sent."""
     model = build_model()
     load_lora(model, msg.content["arrays"])
+    place = {**context.node_config, **msg.content["config"]}
     loader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     loss = train_fn(

@@ -13,9 +13,8 @@ app = ClientApp()
 def train(msg: Message, context: Context) -> Message:
     """Train the model that the server sent."""
     model = [array.copy() for array in msg.content["arrays"].to_numpy_ndarrays()]
-    images, labels = load_data(
-        context.node_config["partition-id"], context.node_config["num-partitions"]
-    )
+    place = {**context.node_config, **msg.content["config"]}
+    images, labels = load_data(place["partition-id"], place["num-partitions"])
     loss = train_fn(
         model,
         images,

@@ -17,9 +17,10 @@ def train(msg: Message, context: Context) -> Message:
     """Train the model that the server sent."""
     model = Net()
     model = load_submodel(model, msg.content["arrays"])
+    place = {**context.node_config, **msg.content["config"]}
     trainloader, _ = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     loss = train_fn(
@@ -44,9 +45,10 @@ def evaluate(msg: Message, context: Context) -> Message:
     """Evaluate the global model."""
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    place = {**context.node_config, **msg.content["config"]}
     _, testloader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
     )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -16,9 +16,10 @@ def train(msg: Message, context: Context) -> Message:
     """Train the model that the server sent."""
     model = TextClassifier()
     model = load_submodel(model, msg.content["arrays"])
+    place = {**context.node_config, **msg.content["config"]}
     loader = load_data(
-        context.node_config["partition-id"],
-        context.node_config["num-partitions"],
+        place["partition-id"],
+        place["num-partitions"],
         context.run_config["batch-size"],
         context.run_config["data-file"],
     )
