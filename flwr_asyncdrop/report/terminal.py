@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import StringIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -34,6 +35,13 @@ class TerminalTable:
         yield from self.tables(options.max_width, options.encoding)
         for note in self.notes:
             yield Text(note)
+
+    def __str__(self) -> str:
+        """Return the text that a console prints, as plain ``print`` does."""
+        text = StringIO()
+        # Rich would display it where it is in a notebook, and leave the text empty.
+        Console(file=text, force_jupyter=False).print(self)
+        return text.getvalue().rstrip("\n")
 
     def tables(self, width: int, encoding: str = "utf-8") -> Iterator[Table]:
         """Return the tables for so many columns of characters, which have a code."""

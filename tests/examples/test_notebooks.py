@@ -38,6 +38,7 @@ def test_submodels(tmp_path: Path) -> None:
 def test_fleet(tmp_path: Path) -> None:
     printed = run("fleet.ipynb", tmp_path)
     assert "final accuracy" in printed
+    assert "No intervals: they take 5 seeds" in printed  # as the next cell says
     assert "accuracy-time.png" in printed
 
 

@@ -44,6 +44,13 @@ def printed(table, width):
     return console.export_text()
 
 
+def test_print_without_rich_prints_the_tables(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    table = TerminalTable(comparison(3))
+    assert str(table) == printed(table, 100).rstrip("\n")
+    assert "fedavg" in str(table)
+
+
 @pytest.mark.parametrize("num_seeds", [1, 3, 5])
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_every_figure_stands_whole_in_a_cell_of_its_own(width, num_seeds):
