@@ -226,6 +226,10 @@ def test_a_short_run_learns(example, started, progress, monkeypatch, tmp_path):
     assert len(accuracies) == 1 + rounds
     assert max(accuracies[1:]) > max(least, accuracies[0])
     assert len(result.train_metrics_clientapp) == rounds
+    if "fraction-evaluate" in app_of(example)["config"]:
+        evaluated = result.evaluate_metrics_clientapp
+        assert len(evaluated) == rounds
+        assert all("eval_acc" in metrics for metrics in evaluated.values())
     updates = max(progress)
     # Until nothing new is sent, a run is as a longer one.
     shown = before(progress_of(example), updates - updates // rounds, updates)
