@@ -126,9 +126,10 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
         yield f"{tried} of {grid} settings of {lane.label} were tried: --candidates"
     edges = at_edge(lane.winner.values, lane.search)
     if edges and lane.label == advice.recommended.candidate.algorithm:
+        are = "are" if len(edges) > 1 else "is"
         yield (
-            f"{', '.join(edges)} of {lane.label} is at the edge of what was searched: "
-            "a better value may lie beyond"
+            f"{', '.join(edges)} of {lane.label} {are} at the edge of what was "
+            "searched: better values may lie beyond"
         )
 
 
