@@ -369,5 +369,25 @@ def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
         refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 2.0})
 
 
+def test_a_default_that_no_key_can_give_is_not_in_the_history(tmp_path, monkeypatch):
+    """A tuple came back as a list, another configuration; a function is no JSON."""
+    (tmp_path / "union_defaults.py").write_text(
+        "from collections.abc import Callable\n"
+        "from dataclasses import dataclass\n"
+        "from flwr_asyncdrop.algorithms import FedBuff\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedBuff):\n"
+        "    boost: float | tuple[float, ...] = (1.0, 2.0)\n"
+        "    limit: float | Callable[[float], float] = abs\n"
+        "    other: float | None = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {**SETTINGS, "algo": "union_defaults:Mine"}
+    run = all_runs([Variant("mine", settings)], [7], devices=10, out=tmp_path)[0]
+    assert run.config.defaults.keys() & {"boost", "limit", "other"} == {"other"}
+    write(run, first={"defaults": run.config.defaults}, **settings)
+    assert is_complete(run)
+
+
 def test_the_defaults_of_the_packages_algorithms_are_those_of_its_version(run):
     assert run.config.defaults == {}

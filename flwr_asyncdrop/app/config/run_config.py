@@ -109,15 +109,18 @@ class RunConfig(Settings):
         """The values of an algorithm of one's own that were left out, by key.
 
         Those of this package's algorithms are known by its version: there are none.
+        Nor are there those that no key can give, such as a function.
         """
         if not is_reference(self.algo):
             return {}
-        own = details(type(self.algorithm))
-        return {
+        fields = details(type(self.algorithm))
+        found = {
             name: getattr(self.algorithm, key.field)
             for name, key in key_table(self.algo).items()
-            if key.field in own and key.field not in self.hyperparameters
+            if key.field in fields and key.field not in self.hyperparameters
         }
+        kinds = bool | int | float | str | None
+        return {name: own for name, own in found.items() if isinstance(own, kinds)}
 
     @cached_property
     def milestones(self) -> tuple[float, ...]:
