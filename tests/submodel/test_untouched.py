@@ -141,3 +141,8 @@ def test_what_copies_share_is_not_written_on(part):
 
     assert torch.equal(layer.weight, before)
     assert not any(module.training for module in model.modules())
+
+
+def test_a_model_of_which_there_are_no_copies_is_named():
+    with pytest.raises(UnsupportedModelError, match="copies share all of it, as a"):
+        plan_submodels(SharedLayer(4, 6), torch.ones(1, 4))

@@ -47,9 +47,10 @@ def _check_separate(model: nn.Module, copied: nn.Module) -> None:
     own = set(map(id, parts))
     for name, part in [*copied.named_modules(), *tensors_of(copied).items()]:
         if id(part) in own:
+            shared = f"{name} with it" if name else "all of it"
             raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be copied: copies share {name} with "
-                "it, as a __deepcopy__ that returns self makes them; let it be copied"
+                f"{type(model).__name__} cannot be copied: copies share {shared}, as a "
+                "__deepcopy__ that returns self makes them; let it be copied"
             )
 
 
