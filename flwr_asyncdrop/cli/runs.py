@@ -174,8 +174,7 @@ def _trained_with(log: RunLog) -> dict[str, Any]:
     return recorded | {
         key: default
         for key, default in log.run.get("defaults", {}).items()
-        # No history has an infinite number.
-        if recorded.get(key, LEFT_OUT) == LEFT_OUT and default is not None
+        if recorded.get(key, LEFT_OUT) == LEFT_OUT
     }
 
 

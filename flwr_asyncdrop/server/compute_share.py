@@ -25,7 +25,7 @@ ComputeShare = Callable[[Keep, Shapes], float]
 DurationRule = Literal["flops", "paper"]
 """What compute is measured in: FLOPs, or units as the paper has it."""
 
-_COUNTED_FIRST = 4
+_COUNTED_FIRST = 16
 """Shapes that are counted before a formula is looked for, which takes 5 to 11 more."""
 _REMEMBERED = 1024
 

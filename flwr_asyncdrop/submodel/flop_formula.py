@@ -121,14 +121,17 @@ def _samples(
     axes = _axes_of(plan)
     if not 0 < len(axes) <= _MOST_AXES:
         return None
-    pairs = combinations_with_replacement(axes, 2)
-    choices: list[_Axes] = [(), *((axis,) for axis in axes), *pairs]
+    singles: list[_Axes] = [(), *((axis,) for axis in axes)]
+    pairs = list(combinations_with_replacement(axes, 2))
     full = tuple(group.size for group in plan.groups)
     samples = [_some(plan, generator)]
     while len(samples) < _MOST_SAMPLES:
         samples.append(_some(plan, generator))
-        known = {_ratios(each, samples, full): each for each in choices}
-        if len(known) == len(choices):
+        known = {_ratios(each, samples, full): each for each in singles}
+        if len(known) < len(singles):
+            continue  # of two sizes each, for example: the pairs take longer
+        known |= {_ratios(each, samples, full): each for each in pairs}
+        if len(known) == len(singles) + len(pairs):
             return samples, known
     return None
 

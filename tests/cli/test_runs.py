@@ -352,14 +352,19 @@ def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
         "class Mine(FedBuff):\n"
         "    boost: float = 2.0\n"
         "    limit: float = float('inf')\n"
+        "    none: float | None = None\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = {**SETTINGS, "algo": "changed_runs:Mine"}
     run = all_runs([Variant("mine", settings)], [7], devices=10, out=tmp_path)[0]
     assert run.config.defaults["boost"] == 2.0
-    write(run, first={"defaults": {"boost": 2.0, "limit": None}}, **settings)
+    assert "limit" not in run.config.defaults
+    write(run, first={"defaults": {"boost": 2.0, "none": None}}, **settings)
     assert is_complete(run)
     assert is_complete(replace(run, settings={**run.settings, "boost": 2.0}))
+    write(run, first={"defaults": {"boost": 2.0, "none": 4.0}}, **settings)
+    with pytest.raises(ConfigError, match=r"none 4\.0, now None"):
+        is_complete(run)
     write(run, first={"defaults": {"boost": 3.0}}, **settings)
     with pytest.raises(ConfigError, match=r"boost 3\.0, now 2\.0"):
         is_complete(run)

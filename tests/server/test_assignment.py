@@ -212,7 +212,7 @@ def test_flops_of_many_widths_are_computed(monkeypatch):
         (4 * n + n * m + m * 3) / FULL for n, m in product(range(1, 7), range(1, 6))
     ]
     assert shares == by_hand
-    assert len(counted) < 12
+    assert len(counted) < len(shares)
 
 
 @pytest.mark.parametrize("formula", [None, lambda keep: None])

@@ -1,5 +1,6 @@
 """The run-config of ``flwr run``, parsed once at the edge."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,7 +110,8 @@ class RunConfig(Settings):
         """The values of an algorithm of one's own that were left out, by key.
 
         Those of this package's algorithms are known by its version: there are none.
-        Nor are there those that no key can give, such as a function.
+        Nor are there those that no key can give, such as a function, and those that no
+        history can have: what is not finite.
         """
         if not is_reference(self.algo):
             return {}
@@ -120,7 +122,12 @@ class RunConfig(Settings):
             if key.field in fields and key.field not in self.hyperparameters
         }
         kinds = bool | int | float | str | None
-        return {name: own for name, own in found.items() if isinstance(own, kinds)}
+        return {
+            name: own
+            for name, own in found.items()
+            if isinstance(own, kinds)
+            and not (isinstance(own, float) and not math.isfinite(own))
+        }
 
     @cached_property
     def milestones(self) -> tuple[float, ...]:
