@@ -41,7 +41,7 @@ class ResultCollector(Callback):
         self.result = Result()
         self._aggregate = aggregate
         self._weighting_key = weighting_key
-        self._by_hook = by_hook
+        self.by_hook = by_hook
         self._round: list[RecordDict] = []
         self._full: list[RecordDict] = []
 
@@ -69,7 +69,7 @@ class ResultCollector(Callback):
     def on_round(self, state: RunState, number: int) -> None:
         """Aggregate the metrics of the round."""
         self._full, self._round = self._round, []
-        if self._by_hook:
+        if self.by_hook:
             return
         # Flower has no entry for None, which somebody's own function may return.
         if (metrics := self.aggregated()) is not None:

@@ -265,9 +265,10 @@ class AsyncStrategy(FlowerHooks):
             max_seconds=self.max_seconds,
         )
         _check_feasible(run, stopping, connection.grid)
-        aggregates = self._overrides("aggregate_train")
         collector = ResultCollector(
-            self.train_metrics_aggr_fn, self.weighted_by_key, by_hook=aggregates
+            self.train_metrics_aggr_fn,
+            self.weighted_by_key,
+            by_hook=self._overrides("aggregate_train"),
         )
         hooks = RoundHooks(
             self,
@@ -277,7 +278,6 @@ class AsyncStrategy(FlowerHooks):
             given.num_rounds,
             weighting_key=self.weighted_by_key,
             configures=self._overrides("configure_train"),
-            aggregates=aggregates,
         )
         logs = [RoundLog(collector.result, given.num_rounds)] if self.log_rounds else []
         own = self._own_state(run, given)

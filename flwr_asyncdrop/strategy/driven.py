@@ -57,7 +57,7 @@ def check_unread(given: Arguments) -> None:
 class DrivenRun:
     """A run that its caller takes round by round: tasks for all, then all replies.
 
-    A round goes on with what the one before has returned, which may have noise of the
+    A round begins with what the one before has returned, which may have noise of the
     caller's in it: no average of the versions is kept.
 
     Raises

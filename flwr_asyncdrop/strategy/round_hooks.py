@@ -87,8 +87,8 @@ class TasksOneByOne(Sequence[Message]):
 class RoundHooks(Callback):
     """Calls the overridden training hooks of a strategy, once a round.
 
-    It stands behind the `ResultCollector`, and files the metrics of a round there if
-    it calls `aggregate_train`.
+    It stands behind the `ResultCollector`, and calls `aggregate_train` if the metrics
+    of a round are to be filed there `by_hook`.
     """
 
     def __init__(
@@ -101,7 +101,6 @@ class RoundHooks(Callback):
         *,
         weighting_key: str,
         configures: bool,
-        aggregates: bool,
     ) -> None:
         self._strategy = strategy
         self._configs = configs
@@ -110,7 +109,6 @@ class RoundHooks(Callback):
         self._num_rounds = num_rounds
         self._weighting_key = weighting_key
         self._configures = configures
-        self._aggregates = aggregates
         self._kind = type(strategy).__name__
         self._replies: list[Message] = []
         self._records: list[list[object]] = []
@@ -139,14 +137,14 @@ class RoundHooks(Callback):
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Keep a reply for `aggregate_train`."""
-        if self._aggregates and merged.message is not None:
+        if self._collector.by_hook and merged.message is not None:
             message = wire.in_flowers_arrays(merged.message, merged.reply)
             self._replies.append(message)
             self._records.append(self._parts(message))
 
     def on_round(self, state: RunState, number: int) -> None:
         """End a round, and begin the next."""
-        if self._aggregates:
+        if self._collector.by_hook:
             self._end(state, number)
         if number < self._num_rounds:
             self._begin(state, number + 1)

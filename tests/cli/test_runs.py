@@ -341,22 +341,25 @@ def test_a_hyperparameter_that_was_left_out_is_the_algorithms_own(run):
     assert is_complete(run)
 
 
+def own_run(folder, monkeypatch, module, *fields):
+    """Return the settings and the run of an algorithm of one's own."""
+    lines = "from dataclasses import dataclass", "from collections.abc import Callable"
+    kind = "from flwr_asyncdrop.algorithms import FedBuff", "@dataclass(frozen=True)"
+    own = "class Mine(FedBuff):", *(f"    {field}" for field in fields)
+    (folder / f"{module}.py").write_text("\n".join((*lines, *kind, *own)))
+    monkeypatch.syspath_prepend(folder)
+    settings = {**SETTINGS, "algo": f"{module}:Mine"}
+    variant = Variant("mine", settings)
+    return settings, all_runs([variant], [7], devices=10, out=folder)[0]
+
+
 def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
     tmp_path, monkeypatch
 ):
     """Both seeds passed for one configuration."""
-    (tmp_path / "changed_runs.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from flwr_asyncdrop.algorithms import FedBuff\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(FedBuff):\n"
-        "    boost: float = 2.0\n"
-        "    limit: float = float('inf')\n"
-        "    none: float | None = None\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = {**SETTINGS, "algo": "changed_runs:Mine"}
-    run = all_runs([Variant("mine", settings)], [7], devices=10, out=tmp_path)[0]
+    fields = "boost: float = 2.0", "limit: float = float('inf')"
+    fields += ("none: float | None = None",)
+    settings, run = own_run(tmp_path, monkeypatch, "changed_runs", *fields)
     assert run.config.defaults["boost"] == 2.0
     assert "limit" not in run.config.defaults
     write(run, first={"defaults": {"boost": 2.0, "none": None}}, **settings)
@@ -376,19 +379,12 @@ def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
 
 def test_a_default_that_no_key_can_give_is_not_in_the_history(tmp_path, monkeypatch):
     """A tuple came back as a list, another configuration; a function is no JSON."""
-    (tmp_path / "union_defaults.py").write_text(
-        "from collections.abc import Callable\n"
-        "from dataclasses import dataclass\n"
-        "from flwr_asyncdrop.algorithms import FedBuff\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine(FedBuff):\n"
-        "    boost: float | tuple[float, ...] = (1.0, 2.0)\n"
-        "    limit: float | Callable[[float], float] = abs\n"
-        "    other: float | None = None\n"
+    fields = (
+        "boost: float | tuple[float, ...] = (1.0, 2.0)",
+        "other: float | None = None",
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = {**SETTINGS, "algo": "union_defaults:Mine"}
-    run = all_runs([Variant("mine", settings)], [7], devices=10, out=tmp_path)[0]
+    fields += ("limit: float | Callable[[float], float] = abs",)
+    settings, run = own_run(tmp_path, monkeypatch, "union_defaults", *fields)
     assert run.config.defaults.keys() & {"boost", "limit", "other"} == {"other"}
     write(run, first={"defaults": run.config.defaults}, **settings)
     assert is_complete(run)

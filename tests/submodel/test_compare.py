@@ -7,7 +7,7 @@ from torch import nn
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import UnitGroup, plan_submodels
 from flwr_asyncdrop.submodel.probing.compare import agree, shift_
-from flwr_asyncdrop.submodel.verification.verify import counts_to_keep
+from flwr_asyncdrop.submodel.verification.trial_counts import counts_to_keep
 from tests.submodel.networks import seeded, vectors
 
 INF, NAN = float("inf"), float("nan")

@@ -9,6 +9,7 @@ from flwr_asyncdrop.submodel import plan_submodels
 from flwr_asyncdrop.submodel.probing import probe
 from flwr_asyncdrop.submodel.types import examples_of
 from flwr_asyncdrop.submodel.verification import verify
+from flwr_asyncdrop.submodel.verification.trial_counts import counts_to_keep
 from tests.submodel.networks import seeded, vectors
 
 
@@ -51,7 +52,7 @@ def test_one_narrower_model_a_round(monkeypatch):
     plan = plan_submodels(seeded(Counted), vectors())
 
     small_models_only = 4
-    assert len(made) == len(verify.counts_to_keep(plan.groups)) + 1 + small_models_only
+    assert len(made) == len(counts_to_keep(plan.groups)) + 1 + small_models_only
 
 
 def test_a_large_model_trains_twice_in_double_precision(monkeypatch):

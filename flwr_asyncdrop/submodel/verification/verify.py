@@ -1,6 +1,5 @@
 """Try a plan on the model itself: what does not hold is left out."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from flwr_asyncdrop.submodel.narrowing.experts import (
     without_experts,
 )
 from flwr_asyncdrop.submodel.narrowing.narrow import narrow
-from flwr_asyncdrop.submodel.plan import Plan, UnitGroup
+from flwr_asyncdrop.submodel.plan import Plan
 from flwr_asyncdrop.submodel.probing.compare import agree, any_nan, are_still, shift_
 from flwr_asyncdrop.submodel.probing.held import holding, silencing, taken
 from flwr_asyncdrop.submodel.probing.kept_state import kept_state
@@ -27,6 +26,12 @@ from flwr_asyncdrop.submodel.probing.passes import Pass
 from flwr_asyncdrop.submodel.probing.probe import Probe
 from flwr_asyncdrop.submodel.probing.running_passes import is_large, run
 from flwr_asyncdrop.submodel.types import Indices, Keep, State, tensors_of
+from flwr_asyncdrop.submodel.verification.trial_counts import (
+    counts_to_keep,
+    even_part,
+    levels_of,
+    some_units,
+)
 
 T = TypeVar("T")
 
@@ -63,13 +68,10 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     large = is_large(probe.model)
-    few = [_levels(group)[0] for group in plan.groups]
+    few = [levels_of(group)[0] for group in plan.groups]
     least = [group.least for group in plan.groups]
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
-    even = [
-        max(group.size // 4 * 2, min(2, group.size), group.least)
-        for group in plan.groups
-    ]
+    even = list(map(even_part, plan.groups))
     faults = unclear_groups(probe.model, plan) | estimated_groups(probe.model, plan)
     rounds = [*counts_to_keep(plan.groups), few]
     if not large:
@@ -81,7 +83,7 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         tried = replace(probe, passes=passes)
         # Once a round: a half of the groups that failed is tried with the same units.
         kept = [
-            _some(group.size, count, number, generator)
+            some_units(group.size, count, number, generator)
             for group, count in zip(plan.groups, counts, strict=True)
         ]
         orders = [torch.randperm(g.size, generator=generator) for g in plan.groups]
@@ -102,46 +104,6 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
         beside = [group for group in exact if group not in faults]
         faults |= bisect(streams, partial(trial.fault, beside=beside))
     return faults
-
-
-def counts_to_keep(groups: Sequence[UnitGroup]) -> list[list[int]]:
-    """Return rounds of counts, one a group, that tell groups of one size apart.
-
-    The counts of a group, in all rounds, are the digits of its number among those of
-    its size. In the first round, which has all passes, none of them stays whole.
-    """
-    codes: list[int] = []
-    numbers = Counter[int]()
-    for group in groups:
-        codes.append(numbers[group.size])
-        numbers[group.size] += 1
-    rounds: list[list[int]] = []
-    levels = [mine[:-1] or mine for mine in map(_levels, groups)]
-    while not rounds or any(
-        c and len(k) > 1 for c, k in zip(codes, levels, strict=True)
-    ):
-        rounds.append([k[c % len(k)] for c, k in zip(codes, levels, strict=True)])
-        codes = [c // len(k) for c, k in zip(codes, levels, strict=True)]
-        levels = [*map(_levels, groups)]
-    return rounds
-
-
-def _some(size: int, count: int, number: int, generator: torch.Generator) -> Tensor:
-    """Return `count` of so many units, drawn for a round of this number.
-
-    The first and the last unit go first: code that moves units along their axis treats
-    them unlike others.
-    """
-    inner = 1 + torch.randperm(max(size - 2, 0), generator=generator)
-    ends = [size - 1, 0] if number % 2 else [0, size - 1]
-    return torch.cat([inner, torch.tensor(ends)])[:count].sort().values
-
-
-def _levels(group: UnitGroup) -> list[int]:
-    """Return odd counts from a quarter of the units on, and all of them."""
-    several = min(3, group.size // 2)  # one alone is in any order the same
-    smallest = max(group.size // 4, several, group.least) | 1
-    return [*range(smallest, group.size, 2), group.size]
 
 
 def bisect(
