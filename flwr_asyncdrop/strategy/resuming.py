@@ -99,6 +99,8 @@ def run_arguments(given: Arguments, run: Run) -> StateDict:
     if callable(given.schedule) and profiles is None:
         schedule = None  # what is made of a real fleet depends on who is there
     arguments = {
+        # A run-config has no word for the defaults that an algorithm of one's own has.
+        "algorithm": given.algorithm,
         "aggregator": given.aggregator,
         "masks": given.masks,
         "plan": None if given.plan is None else sha256_of_units(given.plan),

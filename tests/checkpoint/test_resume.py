@@ -29,7 +29,7 @@ from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.server.server_evaluator import ServerEvaluator
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import from_plain
-from flwr_asyncdrop.strategy import runs
+from flwr_asyncdrop.strategy import async_strategy, runs
 from flwr_asyncdrop.submodel import merge_
 from flwr_asyncdrop.wire.codec import PRESETS
 from tests.checkpoint.small_runs import FLEET, NETS, client, copy_of, lines, run
@@ -375,6 +375,15 @@ class TestRefused:
             run(tmp_path, "async-fedavg", handler=stopping_at(9))
         with pytest.raises(CheckpointError, match=says):
             run(tmp_path, "async-fedavg", resume=tmp_path, **changes)
+
+    def test_defaults_that_the_settings_leave_out(self, tmp_path, monkeypatch):
+        """Those of an own algorithm, which a run-config does not name, had changed."""
+        with monkeypatch.context() as patch:
+            patch.setattr(async_strategy, "run_settings", lambda *_: {})
+            run(tmp_path, "asyncdrop")
+            says = r"algorithm.alpha 0\.5, now 0\.25"
+            with pytest.raises(CheckpointError, match=says):
+                run(tmp_path, "asyncdrop", resume=tmp_path, alpha=0.25)
 
     def test_another_choice_of_codecs(self, tmp_path):
         changes = {"codec": Bits("q8")}
