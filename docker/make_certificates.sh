@@ -47,6 +47,9 @@ main() {
         esac
     done
     out=${EDGE_CERTIFICATES-$(from_env_file EDGE_CERTIFICATES)}
+    case $out in
+    *:*) fail "EDGE_CERTIFICATES='$out' has a ':', where Compose ends a path: take another" ;;
+    esac
     [ -n "$out" ] || out=$here/certificates
     case $out in
     /*) ;;
@@ -62,6 +65,7 @@ main() {
     for folder in "$out" "$out/server" "$out/devices" "$out/public"; do
         [ -w "$folder" ] || not_yours "$folder"
     done
+    alone
     authority
     server
     for name in "$@"; do device "$name"; done
@@ -90,6 +94,21 @@ line_of() {
 # What a fleet mounts and is missing when it starts Docker makes: as root, as a folder.
 not_yours() {
     fail "$1 is not yours to write: if Docker made it, as root, delete $out"
+}
+
+# Two at once would mix up keys and certificates. The link names who works here, so one
+# that was killed is not waited for.
+alone() {
+    making=$out/.making
+    if ! ln -s $$ "$making" 2>/dev/null; then
+        other=$(readlink "$making") || fail "$making cannot be made: is the disk full?"
+        ! kill -0 "$other" 2>/dev/null ||
+            fail "another one makes certificates in $out (process $other): run this again after it"
+        rm -f "$making"
+        ln -s $$ "$making"
+    fi
+    trap 'rm -f "$making"' EXIT
+    trap 'exit 1' HUP INT TERM
 }
 
 authority() {

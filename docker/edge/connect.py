@@ -116,11 +116,16 @@ def certificates_of_compose() -> str:
     """Return EDGE_CERTIFICATES as Compose finds it, or ``""``.
 
     It is the one of the environment, or else that of ``docker/.env``. ValueError if
-    it is not an absolute path.
+    it is no absolute path, or has what ends one for Compose.
     """
     value = os.environ.get("EDGE_CERTIFICATES")
     if value is None:
         value = _of_env_file(_DOCKER / ".env")
+    if ":" in value:
+        raise ValueError(
+            f"EDGE_CERTIFICATES={value!r} has a ':', where Compose ends a path: take "
+            "another"
+        )
     if value and not Path(value).is_absolute():
         raise ValueError(
             f"EDGE_CERTIFICATES={value!r} must be an absolute path: Compose would look "

@@ -140,6 +140,25 @@ def loads_its_key(server):
     context.load_cert_chain(server / "server.crt", server / "server.key")
 
 
+def test_two_at_once_do_not_mix_keys_and_certificates(make, tmp_path):
+    (tmp_path / ".making").symlink_to(str(os.getpid()))
+    done = make("phone")
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"make_certificates.sh: another one makes certificates in {tmp_path} (process "
+        f"{os.getpid()}): run this again after it\n"
+    )
+    assert not (tmp_path / "ca.crt").exists()
+
+
+def test_one_that_was_killed_is_not_waited_for(make, tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / ".making").symlink_to(str(ended.pid))
+    assert make("phone").returncode == 0
+    assert not (tmp_path / ".making").is_symlink()
+
+
 def test_a_device_that_was_shut_out_stays_so(make, tmp_path):
     make("lost", "phone")
     shut = tmp_path / "public" / "lost.pub"

@@ -94,6 +94,19 @@ def test_what_compose_would_look_for_elsewhere_is_refused(docker, value, by):
     assert not (docker / "flwr").exists()
 
 
+@pytest.mark.parametrize("by", ["environment", "file"])
+def test_a_path_that_compose_would_split_is_refused(docker, tmp_path, by):
+    value = f"{tmp_path}/a:b"
+    environment = {"EDGE_CERTIFICATES": value} if by == "environment" else {}
+    if by == "file":
+        (docker / ".env").write_text(f"EDGE_CERTIFICATES={value}\n")
+    for done in run(docker, **environment):
+        assert done.returncode != 0
+        said = f"EDGE_CERTIFICATES='{value}' has a ':', where Compose ends a path"
+        assert said in done.stderr.splitlines()[-1]
+    assert not Path(value).exists()
+
+
 @pytest.mark.parametrize("value", ["$HOME/certificates", r'"/a\"b"', r"/a\b"])
 def test_what_compose_would_expand_is_refused(docker, value):
     (docker / ".env").write_text(f"EDGE_CERTIFICATES={value}\n")
