@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +14,9 @@ _MOST_DECIMALS = 12  # what is less is the rounding of something else
 
 LONGEST_TEXT = 1000
 """Characters of a text that are shown at the most."""
+
+# Colours of a terminal, and what points at the code in the line above.
+_DECORATIONS = re.compile(r"\x1b\[[0-9;]*m|^[ ~^]*[~^]{2}[ ~^]*$", re.MULTILINE)
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _LONGEST_VALUE = 80
@@ -177,14 +180,23 @@ def printable(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def printable_ends(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Return a stranger's text as `printable` does; of a long one, beginning and end.
+    """Return a text as `printable` does; of a long one, its beginning and end."""
+    return _ends(text, longest, printable)
 
-    A traceback ends with what was raised.
+
+def printable_error(text: str) -> str:
+    """Return a stranger's error as `printable_ends` does; a traceback ends with it.
+
+    Colours, and the marks of a traceback below what was called, are left out.
     """
+    return _ends(text, LONGEST_TEXT, lambda part: printable(_DECORATIONS.sub("", part)))
+
+
+def _ends(text: str, longest: int, written: Callable[[str], str]) -> str:
     if len(text) <= longest:
-        return printable(text)
+        return written(text)
     first = longest // 3
-    return printable(text, first) + " " + printable(text[first - longest :])
+    return f"{written(text[:first])}... {written(text[first - longest :])}"
 
 
 def shown(value: object, longest: int = _LONGEST_VALUE) -> str:

@@ -10,6 +10,7 @@ from flwr_asyncdrop.readable import (
     metric_text,
     one_line,
     printable,
+    printable_error,
     readable_bytes,
     readable_joules,
     readable_seconds,
@@ -159,6 +160,18 @@ def test_a_long_text_is_cut():
     assert printable("x" * 10, 10) == "x" * 10
     assert printable("x" * 11, 10) == "x" * 10 + "..."
     assert len(printable("\n" * 10**7)) < 10
+
+
+def test_what_ray_writes_for_terminals_is_left_out():
+    """Its errors are coloured, and have the marks of a traceback."""
+    call = "  File 'a.py', line 1, in run\n    value = run(~x)\n            ^^^~^^^\n"
+    text = f"\x1b[36mray::Actor.run()\x1b[39m (pid=1)\n{call}KeyError: '^^'"
+    line = "ray::Actor.run() (pid=1) File 'a.py', line 1, in run value = run(~x) "
+    assert printable_error(text) == f"{line}KeyError: '^^'"
+    long = text.replace(call, call * 100)
+    assert printable_error(long).startswith(line[:60])
+    assert printable_error(long).endswith("value = run(~x) KeyError: '^^'")
+    assert "^^^" not in printable_error(long)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Message
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.readable import printable_ends, readable_bytes, shown
+from flwr_asyncdrop.readable import printable_error, readable_bytes, shown
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
 from flwr_asyncdrop.submodel import Frozen
@@ -173,14 +173,14 @@ def _check_mod(frozen: Frozen, reply: Message, *, may_ask: bool) -> None:
         if wire.WANTS_ONE_RECORD in reason:
             raise ReplyError(
                 "client-error",
-                f"the client failed: {printable_ends(reason)}; it sees how the "
+                f"the client failed: {printable_error(reason)}; it sees how the "
                 "FrozenMod behind it gets what does not train: hand such a mod to it, "
                 "ClientApp(mods=[FrozenMod(train_mods=[...])]) (docs/frozen.md)",
             )
         if any(words in reason for words in wire.INCOMPLETE):
             raise ReplyError(
                 "client-error",
-                f"the client failed: {printable_ends(reason)}; the task leaves "
+                f"the client failed: {printable_error(reason)}; the task leaves "
                 f"{len(frozen.tensors):,} tensors out, as they do not train: "
                 f"{fix}, or say trainable=lambda name: True to the strategy",
             )
@@ -188,7 +188,7 @@ def _check_mod(frozen: Frozen, reply: Message, *, may_ask: bool) -> None:
         if may_ask and not is_known and any(name in reason for name in _NOT_THERE):
             raise ReplyError(
                 "client-error",
-                f"the client failed: {printable_ends(reason)}; if a mod of your own "
+                f"the client failed: {printable_error(reason)}; if a mod of your own "
                 "reads replies, put it behind FrozenMod: a device that lacks what does "
                 "not train replies with neither arrays nor metrics (docs/frozen.md)",
             )

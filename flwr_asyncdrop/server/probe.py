@@ -12,7 +12,7 @@ from flwr_asyncdrop.exceptions import GridError, Interrupted
 from flwr_asyncdrop.fleet.capacity import Capacity, Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
-from flwr_asyncdrop.readable import printable_ends, readable_bytes
+from flwr_asyncdrop.readable import printable_error, readable_bytes
 from flwr_asyncdrop.server.mailbox import Mailbox
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -104,7 +104,7 @@ class CapabilityProbe:
 
 
 def _reason(reply: Message) -> str:
-    reason = printable_ends(reply.error.reason or "") or "no reason given"
+    reason = printable_error(reply.error.reason or "") or "no reason given"
     return reason + _FIRST if wire.WANTS_ONE_RECORD in reason else reason
 
 

@@ -15,7 +15,7 @@ from flwr.app import (
 from torch import Tensor
 
 from flwr_asyncdrop.exceptions import ReplyError
-from flwr_asyncdrop.readable import printable_ends, shown
+from flwr_asyncdrop.readable import printable_error, shown
 from flwr_asyncdrop.submodel.narrowing.wrappers import NAMELESS, wrapped_as
 from flwr_asyncdrop.submodel.types import State
 from flwr_asyncdrop.wire.advice import advice
@@ -155,7 +155,7 @@ def _content(message: Message) -> RecordDict:
     if message.has_error():
         text = message.error.reason or ""
         fix = advice(text, evaluates=kind_of(message) == MessageType.EVALUATE)
-        reason = printable_ends(text)
+        reason = printable_error(text)
         raise ReplyError(
             "client-error",
             f"the client failed with code {shown(message.error.code)}: "
