@@ -56,6 +56,12 @@ def dropped(policy, scores, rank, num_ranks):
     return sorted(set(range(len(scores))) - set(kept.tolist()))
 
 
+@pytest.mark.parametrize("policy", [OrderedMask, RandomMask, SmartPartition])
+def test_what_drops_nothing_needs_no_units(policy):
+    assert policy(0.0).is_full
+    assert not policy(0.25).is_full
+
+
 @pytest.mark.parametrize("policy", [RandomMask, SmartPartition])
 class TestEveryDroppingPolicy:
     @given(sizes=SIZES, rate=RATES, ranks=st.integers(1, 50), data=st.data())
