@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.checkpoint import checkpoint
 
 from flwr_asyncdrop import submodel
@@ -725,6 +726,24 @@ class Penalties(Chain):
 def test_other_gradients(model):
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
+    assert "has other gradients than the full one" in plan.left_out["first"]
+
+
+class Normalised(OwnGradient):
+    """Divides weights by their lengths: where units are zeroed, all gradients are NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = weight_norm(self.second)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_other_gradients_where_units_are_divided_by_their_own_length(
+    monkeypatch, large
+):
+    monkeypatch.setattr(probe, "_LARGE", 10 if large else probe._LARGE)  # bytes
+    plan = plan_submodels(seeded(Normalised), vectors())
+    assert [group.name for group in plan.groups] == ["second.parametrizations.weight"]
     assert "has other gradients than the full one" in plan.left_out["first"]
 
 

@@ -36,7 +36,7 @@ from flwr_asyncdrop.submodel.types import (
     tensors_of,
 )
 from flwr_asyncdrop.submodel.verification.training import few
-from flwr_asyncdrop.submodel.verification.verify import bisect
+from flwr_asyncdrop.submodel.verification.verify import TINY, bisect
 
 # By precision; the second of the largest gradient of all, since others may be nothing
 # but what is left of sums that cancel, as all may be: of those the third.
@@ -90,13 +90,17 @@ class _DoesNotTrainError(Exception):
 def _fault(probe: Probe, way: Pass, dtype: torch.dtype, kept: Indices) -> str | None:
     """Return what differs in a submodel of `kept` positions, if anything."""
     model = probe.model
-    gradients = _Gradients(kept)
-    try:
-        with silencing(model, kept, 0.0), converted(model, dtype):
-            written = _train(model, way, probe.written, gradients.add)
-    except Exception as error:  # whatever the model's own code raises
-        raise _DoesNotTrainError from error
-    if not gradients.finite:
+    # A unit may be divided by its own length: with zeros no gradient is a number.
+    for value in (0.0, TINY[probe.dtype]):
+        gradients = _Gradients(kept)
+        try:
+            with silencing(model, kept, value), converted(model, dtype):
+                written = _train(model, way, probe.written, gradients.add)
+        except Exception as error:  # whatever the model's own code raises
+            raise _DoesNotTrainError from error
+        if gradients.finite:
+            break
+    else:
         return None
     state = {name: tensor.detach() for name, tensor in tensors_of(model).items()}
     narrowed = taken(state, kept)

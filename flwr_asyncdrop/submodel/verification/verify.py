@@ -35,7 +35,9 @@ from flwr_asyncdrop.submodel.verification.trial_counts import (
 
 T = TypeVar("T")
 
-_TINY = {torch.float64: 1e-100, torch.float32: 1e-15}  # its square is not zero
+TINY = {torch.float64: 1e-100, torch.float32: 1e-15}
+"""What silences a unit where zero would divide by zero: its square is not zero."""
+
 _IN_ORDER = "its units are not interchangeable: reordering changes the output"
 _STILL = (
     "cannot be verified, as no output follows the weights on the example inputs: pass "
@@ -174,7 +176,7 @@ class _Trial:
         same = self._agree(found, zeroed, shifted)
         if not same and any_nan(zeroed) and not any_nan(found):
             # A unit may be scaled by its own length, which must not be 0 / 0.
-            tiny = self._run_silenced(sources, _TINY[self.probe.dtype])
+            tiny = self._run_silenced(sources, TINY[self.probe.dtype])
             same = self._agree(found, tiny, shifted)
         if (self.reorders or not same) and not self._is_reorderable(order):
             return _IN_ORDER
