@@ -720,8 +720,17 @@ class Penalties(Chain):
         return x
 
 
+class SparsePerExample(Chain):
+    """Keeps such a part for each example."""
+
+    def between(self, x):
+        self.penalty = x.abs().mean(1)
+        return x
+
+
 @pytest.mark.parametrize(
-    "model", [OwnGradient, Centred, StraightThrough, Sparse, Penalties]
+    "model",
+    [OwnGradient, Centred, StraightThrough, Sparse, Penalties, SparsePerExample],
 )
 def test_other_gradients(model):
     plan = plan_submodels(seeded(model), vectors())
@@ -750,6 +759,7 @@ def test_other_gradients_where_units_are_divided_by_their_own_length(
 class Decayed(Chain):
     def between(self, x):
         self.penalty = self.first.weight.square().sum()
+        self.penalties = [x.square().sum(1), x.mean(0)]  # of examples, and of units
         self.seen = x.detach().mean()  # to be looked at
         return x
 

@@ -231,11 +231,16 @@ def _kept_in(model: nn.Module) -> Iterator[Tensor]:
 def _new_losses(model: nn.Module, before: Sequence[Tensor]) -> list[Tensor]:
     """Return the numbers that a pass keeps in attributes, beside those of `before`.
 
-    Those with gradients are added to a loss, such as a penalty or a divergence.
+    Those with gradients are added to a loss, such as a penalty or a divergence; of a
+    vector, such as one number for each example, the sum is.
     """
     known = set(map(id, before))
-    new = {id(k): k for k in _kept_in(model) if k.dim() == 0 and id(k) not in known}
-    return list(new.values())
+    new = {
+        id(kept): kept
+        for kept in _kept_in(model)
+        if kept.requires_grad and kept.dim() < 2 and id(kept) not in known
+    }
+    return [kept.sum() for kept in new.values()]
 
 
 def _close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
