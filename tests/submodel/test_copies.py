@@ -317,3 +317,30 @@ def test_what_names_no_copy_stays_whole_and_the_plan_says_why(kind):
     plan = plan_submodels(model, vectors())
     assert [group.name for group in plan.groups] == ["b"]
     assert "a name outside of the model" in plan.left_out["a"]
+
+
+class AttributesOfAParameter(Net):
+    """Keeps on a parameter what its forward pass and an optimizer's groups go by."""
+
+    def __init__(self):
+        super().__init__()
+        self.a.weight.decays = False
+        self.a.weight.counts = torch.zeros(3)
+        self.a.weight.gain_of = lambda: self.gain
+
+    def first(self, x):
+        self.a.weight.counts += 1
+        return self.a(x) * self.a.weight.gain_of()
+
+
+@pytest.mark.parametrize("load", [load_submodel, load_in_place])
+def test_the_attributes_of_a_parameter(load):
+    model = seeded(AttributesOfAParameter)
+    plan = plan_submodels(model, vectors())
+    assert [group.name for group in plan.groups] == ["a", "b"]
+    assert model.a.weight.counts.tolist() == [0, 0, 0]  # nobody else's
+    indices = plan.indices(random_keep(plan, 0))
+    small = load(model, extract(model.state_dict(), indices))
+    assert small.a.weight.decays is False
+    assert small.a.weight.gain_of() is small.gain
+    assert small(vectors()).shape == (2, 3)

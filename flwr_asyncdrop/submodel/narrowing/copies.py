@@ -26,7 +26,8 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
 
     Other tensors are copied without their history: Python could not copy them with it.
     Functions that name the model, or a part of it, are copied where it keeps them: as
-    hooks, of tensors too, in attributes and in containers.
+    hooks, of tensors too, in attributes and in containers. A parameter's own attributes
+    are those of its copy, too: an optimizer's groups may go by them.
     """
     seen: set[int] = set()
     parts = list(_walk(model, seen))
@@ -40,9 +41,14 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
     copied: nn.Module = functions.put(copy.deepcopy(model, memo))
     functions.fill()
     for part in parts:
-        hooks = _hooks_of(part) if isinstance(part, nn.Parameter) else []
-        mine = memo.get(id(part), part) if hooks else part
-        if mine is not part and mine.requires_grad:
+        if not isinstance(part, nn.Parameter):
+            continue
+        mine = memo.get(id(part), part)
+        if mine is part:
+            continue
+        for name in vars(part).keys() - vars(mine).keys():  # Python copies none
+            setattr(mine, name, functions.put(copy.deepcopy(vars(part)[name], memo)))
+        if mine.requires_grad:
             for hook in _early_hooks(part):
                 mine.register_hook(functions.copy(hook))
             for hook in _late_hooks(part):
@@ -188,7 +194,7 @@ def _within(value: Any, stops: bool) -> Iterable[Any]:
     if isinstance(value, list | tuple | set | frozenset):
         return value
     if isinstance(value, Tensor):
-        return _hooks_of(value)
+        return *_hooks_of(value), *vars(value).values()
     if isinstance(value, MethodType):
         return value.__func__, value.__self__
     if isinstance(value, FunctionType):
