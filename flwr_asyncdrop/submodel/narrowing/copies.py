@@ -46,8 +46,9 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
         mine = memo.get(id(part), part)
         if mine is part:
             continue
-        for name in vars(part).keys() - vars(mine).keys():  # Python copies none
-            setattr(mine, name, functions.put(copy.deepcopy(vars(part)[name], memo)))
+        for name, value in vars(part).items():  # Python copies none
+            if name not in vars(mine):
+                setattr(mine, name, functions.put(copy.deepcopy(value, memo)))
         if mine.requires_grad:
             for hook in _early_hooks(part):
                 mine.register_hook(functions.copy(hook))
