@@ -760,11 +760,13 @@ class Normalised(OwnGradient):
 
 
 @pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("anomalies", [False, True])
 def test_other_gradients_where_units_are_divided_by_their_own_length(
-    monkeypatch, large
+    monkeypatch, large, anomalies
 ):
     monkeypatch.setattr(probe, "_LARGE", 10 if large else probe._LARGE)  # bytes
-    plan = plan_submodels(seeded(Normalised), vectors())
+    with torch.autograd.set_detect_anomaly(anomalies):
+        plan = plan_submodels(seeded(Normalised), vectors())
     assert [group.name for group in plan.groups] == ["second.parametrizations.weight"]
     assert "has other gradients than the full one" in plan.left_out["first"]
 

@@ -180,6 +180,7 @@ def _train(
     with (
         kept_state(model, written),
         torch.enable_grad(),
+        torch.autograd.set_detect_anomaly(False),  # zeros may divide by zero
         same_random_state(model),
         warnings.catch_warnings(action="ignore"),
         way.draws(),
