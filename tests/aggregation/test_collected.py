@@ -215,19 +215,19 @@ def test_what_is_loaded_is_its_owners(normaliser):
 
 @pytest.mark.parametrize("normaliser", ["size", "counts"])
 def test_checkpoints_of_before_have_changes(normaliser):
-    state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(3)]
-    buffer = Buffered(3, combine=Mean(normaliser))
+    state, updates = model(0), [update(n, narrow=n % 2 == 0) for n in range(4)]
+    buffer = Buffered(4, combine=Mean(normaliser))
     old = {
         "changes": to_plain([change_of(each, 1.0) for each in updates[:2]]),
         "velocity": {},
     }
     buffer.load_state_dict(saved_and_read(old))
-    straight = Buffered(3, combine=Mean(normaliser))
+    straight = Buffered(4, combine=Mean(normaliser))
     for each in updates[:2]:
         straight.merge(state, each)
     # Saved once more before anything came: nothing is lost.
     buffer.load_state_dict(saved_and_read(buffer.state_dict()))
     resumed = {name: tensor.clone() for name, tensor in state.items()}
-    assert buffer.merge(resumed, updates[2])
-    assert straight.merge(state, updates[2])
+    for each, steps in zip(updates[2:], (False, True), strict=True):
+        assert buffer.merge(resumed, each) == straight.merge(state, each) == steps
     assert_same(resumed, state)

@@ -113,6 +113,13 @@ def test_a_wrong_line_is_refused_by_its_number(trace, text, says):
     assert "\n" not in str(caught.value)
 
 
+def test_a_device_may_be_very_fast_but_no_faster_than_numbers_can_say(trace):
+    (device,) = trace("seconds_per_step\n1e-9\n")
+    assert device.seconds_per_task == 1e-9
+    with pytest.raises(DataError, match="must be in"):
+        trace("seconds_per_step\n0.9e-9\n")
+
+
 def test_a_file_that_is_missing_or_no_text(tmp_path):
     with pytest.raises(DataError, match=r"cannot read the trace .*No such file"):
         read_trace(tmp_path / "none.csv", 1)
