@@ -15,7 +15,7 @@ from flwr_asyncdrop.checkpoint.files import FOLDER, all_checkpoints, discard
 from flwr_asyncdrop.exceptions import ConfigError, DataError
 from flwr_asyncdrop.extras import is_installed
 from flwr_asyncdrop.paths import as_folder_name, make_output_folder, tidied
-from flwr_asyncdrop.report.files import HISTORY
+from flwr_asyncdrop.report.files import HISTORY, run_of_comparison
 from flwr_asyncdrop.report.reading import is_unwritten, read_log
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.server.callbacks import Callback
@@ -156,6 +156,12 @@ def output_dir(config: RunConfig) -> Iterator[Path]:
         yield run_folder(Path(config.resume).expanduser().absolute())
         return
     chosen = Path(config.out_dir).expanduser().absolute() if config.out_dir else None
+    # A report would take the run for one of theirs.
+    if chosen and (other := run_of_comparison(chosen)):
+        raise ConfigError(
+            f"{chosen} has the runs of a comparison, such as {other}: choose another "
+            "out-dir"
+        )
     with tidied(chosen or Path.cwd() / "runs"):
         out = make_output_folder(chosen) if chosen else _new_folder(config)
         try:

@@ -22,6 +22,7 @@ from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.fleet.codecs import codec_choice
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
+from flwr_asyncdrop.report.files import SEED
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 LOG = "run.log"
@@ -71,7 +72,7 @@ def all_runs(
     runs = []
     for seed in seeds:
         for variant in variants:
-            folder = out / variant.label / f"seed-{seed}"
+            folder = out / variant.label / f"{SEED}{seed}"
             settings = {**variant.settings, "seed": seed, "out-dir": str(folder)}
             runs.append(
                 RunSpec(f"{variant.label} seed {seed}", folder, settings, devices)

@@ -8,6 +8,8 @@ from pathlib import Path
 from flwr_asyncdrop.exceptions import DataError
 
 HISTORY = "history.jsonl"
+SEED = "seed-"
+"""How the folder of a run of a comparison begins, in that of its algorithm."""
 
 
 def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
@@ -22,6 +24,17 @@ def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
         for path in _walk(top, follow, None if of_others else _refuse):
             found.setdefault(os.path.realpath(path), path)
     return sorted(found.values())
+
+
+def run_of_comparison(folder: Path) -> Path | None:
+    """Return the folder of a run if the folder is a comparison's, tuning's or advice's.
+
+    It is seen from there, e.g. ``fedbuff/seed-0``, or ``rung-1/fedbuff/seed-0``.
+    """
+    for pattern in (f"*/{SEED}*/{HISTORY}", f"*/*/{SEED}*/{HISTORY}"):
+        if found := min(folder.glob(pattern), default=None):
+            return found.parent.relative_to(folder)
+    return None
 
 
 def _walk(

@@ -14,11 +14,10 @@ from flwr_asyncdrop.exceptions import DataError
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.readable import printable
 from flwr_asyncdrop.report.comparable import check_comparable
-from flwr_asyncdrop.report.files import HISTORY, histories
+from flwr_asyncdrop.report.files import HISTORY, SEED, histories
 from flwr_asyncdrop.report.reading import read_if_begun
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
-_SEED = "seed-"
 _NUMBER = re.compile(r"((?:(?<==)-)?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
 # What algorithms are compared on; that they have settings of their own is the rule.
 _GROUND: Final = (
@@ -168,7 +167,7 @@ def _histories(folders: Iterable[Path]) -> list[Path]:
 
 
 def _label(path: Path, log: RunLog) -> str:
-    if path.parent.name.startswith(_SEED):
+    if path.parent.name.startswith(SEED):
         return printable(_named(path)[0])
     return str(log.fact("algorithm") or printable(path.parent.name))
 
@@ -176,9 +175,9 @@ def _label(path: Path, log: RunLog) -> str:
 def _named(path: Path) -> tuple[str, int | None]:
     """Return the label and the seed that the folders of a history say."""
     folder = path.parent
-    if not folder.name.startswith(_SEED):
+    if not folder.name.startswith(SEED):
         return folder.name, None
-    seed = folder.name.removeprefix(_SEED)
+    seed = folder.name.removeprefix(SEED)
     return folder.parent.name, int(seed) if seed.isdecimal() else None
 
 

@@ -151,6 +151,18 @@ def test_a_folder_that_has_a_run_is_replaced_only_on_demand(tmp_path, capsys):
     assert history(out)[0]["config"]["seed"] == 0
 
 
+@pytest.mark.parametrize("below", ["fedbuff/seed-0", "rung-1/fedbuff,lr=0.1/seed-3"])
+def test_a_run_is_not_put_among_those_of_a_comparison(below, tmp_path, capsys):
+    write(tmp_path / below, made_history("fedbuff", 0, [0.5]))
+    before = sorted(tmp_path.rglob("*"))
+    for more in ((), ("--overwrite",)):
+        assert main(["simulate", *SMALL, *FLEET, f"--out={tmp_path}", *more]) == 2
+        error = capsys.readouterr().err
+        assert f"{tmp_path} has the runs of a comparison, such as {below}:" in error
+        assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("is_told", [False, True], ids=["found", "told"])
 def test_a_run_resumes_from_any_folder(is_told, tmp_path, monkeypatch, capsys):
     """By a trace with a relative name it did from the folder where it began alone."""
