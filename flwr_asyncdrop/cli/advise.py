@@ -27,10 +27,9 @@ from flwr_asyncdrop.cli.flags import (
 )
 from flwr_asyncdrop.cli.question import ALGOS, MOST_CANDIDATES, question_of
 from flwr_asyncdrop.cli.race import lanes_of
-from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec
+from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec, make_folder_of_runs
 from flwr_asyncdrop.cli.timing import measured
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
-from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
@@ -127,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = None
     if not arguments.minutes:
         plan = choose_plan(asked, *in_runs(arguments.budget))
-    out = make_output_folder(arguments.out, "out")
+    out = make_folder_of_runs(arguments.out)
     console = make_console()
     undone = 0
 

@@ -30,7 +30,7 @@ from flwr_asyncdrop.cli.flags import (
 from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs, refuse_no_table
 from flwr_asyncdrop.cli.presets import ABLATIONS, PRESETS
-from flwr_asyncdrop.cli.runs import RunSpec, all_runs
+from flwr_asyncdrop.cli.runs import RunSpec, all_runs, make_folder_of_runs
 from flwr_asyncdrop.cli.shards import agree, deal, describe, shard, standing
 from flwr_asyncdrop.cli.tuned import Tuned, ground_of
 from flwr_asyncdrop.cli.variants import build_variants
@@ -39,7 +39,6 @@ from flwr_asyncdrop.exceptions import (
     FolderError,
     FolderInUseError,
 )
-from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.report import comparison_table
 from flwr_asyncdrop.shell import command_of
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -137,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = [variant.settings for variant in variants]
     devices = fleet_size(arguments.devices, settings)
     check_inputs(settings, devices)
-    out = make_output_folder(arguments.out, "out")
+    out = make_folder_of_runs(arguments.out)
     runs = all_runs(variants, arguments.seeds, devices, out)
     refuse_no_table(runs, out)
     console = make_console()

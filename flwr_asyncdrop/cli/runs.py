@@ -22,7 +22,8 @@ from flwr_asyncdrop.cli.variants import Variant
 from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.fleet.codecs import codec_choice
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
-from flwr_asyncdrop.report.files import SEED
+from flwr_asyncdrop.paths import make_output_folder
+from flwr_asyncdrop.report.files import HISTORY, SEED
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 LOG = "run.log"
@@ -84,6 +85,16 @@ def all_runs(
             "seed once"
         )
     return runs
+
+
+def make_folder_of_runs(path: Path) -> Path:
+    """Make the folder of a comparison, a tuning or an advice.
+
+    ConfigError if it is a run's own: a report would take that run for one of theirs.
+    """
+    if (path / HISTORY).exists():
+        raise ConfigError(f"{path} has a run: choose another --out")
+    return make_output_folder(path, "out")
 
 
 def is_complete(run: RunSpec) -> bool:

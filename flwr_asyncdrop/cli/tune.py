@@ -30,12 +30,11 @@ from flwr_asyncdrop.cli.fleet_size import fleet_size
 from flwr_asyncdrop.cli.preflight import check_inputs
 from flwr_asyncdrop.cli.presets import PRESETS
 from flwr_asyncdrop.cli.race import Lane, Terms, lanes_of, race
-from flwr_asyncdrop.cli.runs import RunSpec
+from flwr_asyncdrop.cli.runs import RunSpec, make_folder_of_runs
 from flwr_asyncdrop.cli.searched import Search, refuse_grounds
 from flwr_asyncdrop.cli.tuned import references, with_earlier, write_tuned
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.paths import make_output_folder
 from flwr_asyncdrop.shell import command_of
 from flwr_asyncdrop.storage.lock import FolderLock
 
@@ -142,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_inputs(settings, terms.devices)
     _check_shortest(lanes)
     digest = trace_digest(RunConfig.parse(settings[0]))
-    out = make_output_folder(arguments.out, "out")
+    out = make_folder_of_runs(arguments.out)
     console = make_console()
 
     def say(line: str) -> None:

@@ -163,6 +163,25 @@ def test_a_run_is_not_put_among_those_of_a_comparison(below, tmp_path, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare", "--algos=fedavg"),
+        ("tune", "--algos=fedavg", "--search=lr=0.1,0.2", "--rungs=1"),
+        ("advise", "--model=mlp"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_runs_are_not_put_into_the_folder_of_a_single_one(words, tmp_path, capsys):
+    write(tmp_path / "run", made_history("fedbuff", 7, [0.5]))
+    out = tmp_path / "run"
+    assert main([*words, *FLEET, "--in-flight=3", f"--out={out}"]) == 2
+    error = capsys.readouterr().err
+    assert f"{out} has a run: choose another --out" in error
+    assert error.count("\n") == 1
+    assert [path.name for path in out.iterdir()] == ["history.jsonl"]
+
+
 @pytest.mark.parametrize("is_told", [False, True], ids=["found", "told"])
 def test_a_run_resumes_from_any_folder(is_told, tmp_path, monkeypatch, capsys):
     """By a trace with a relative name it did from the folder where it began alone."""
