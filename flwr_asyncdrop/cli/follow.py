@@ -16,14 +16,15 @@ from flwr_asyncdrop.report import Summary
 from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.reading import LineOrder
 from flwr_asyncdrop.report.runlog import RunLog, check_schema, with_config
+from flwr_asyncdrop.report.series import named
 
 
 @dataclass(frozen=True)
 class WatchedRun:
     """What is known of a run from the first line of its history.
 
-    The history of a project of its own may not say when the run ends: then
-    `num_updates` and `max_seconds` are 0.
+    The history of a project of its own may not say what is run, which then has the
+    name of its folder, or when the run ends: `num_updates` and `max_seconds` are 0.
     """
 
     name: str
@@ -38,7 +39,8 @@ class WatchedRun:
         check_schema(first, f"the history in {folder}")
         facts = {**first.get("config", {}), **first}
         facts = {name.replace("-", "_"): value for name, value in facts.items()}
-        name = f"{facts.get('algorithm', 'run')} seed {facts['seed']}"
+        label = facts.get("algorithm") or named(folder / HISTORY)[0]
+        name = f"{label} seed {facts['seed']}"
         num_updates = 0
         rounds, in_flight = facts.get("num_rounds"), facts.get("in_flight")
         if rounds is not None and in_flight is not None:

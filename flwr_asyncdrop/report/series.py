@@ -112,7 +112,7 @@ def read_series(folders: Sequence[Path]) -> tuple[Series, ...]:
     logs = _by_label((path, log) for path, log in read.items() if log is not None)
     unwritten: defaultdict[str, list[int | None]] = defaultdict(list)
     for path in (path for path, log in read.items() if log is None):
-        unwritten[printable(_named(path)[0])].append(_named(path)[1])
+        unwritten[printable(named(path)[0])].append(named(path)[1])
     return tuple(
         _series(label, logs.get(label, {}), unwritten[label])
         for label in sorted(logs.keys() | unwritten.keys(), key=_order)
@@ -168,12 +168,15 @@ def _histories(folders: Iterable[Path]) -> list[Path]:
 
 def _label(path: Path, log: RunLog) -> str:
     if path.parent.name.startswith(SEED):
-        return printable(_named(path)[0])
+        return printable(named(path)[0])
     return str(log.fact("algorithm") or printable(path.parent.name))
 
 
-def _named(path: Path) -> tuple[str, int | None]:
-    """Return the label and the seed that the folders of a history say."""
+def named(path: Path) -> tuple[str, int | None]:
+    """Return the label and the seed that the folders of a history say.
+
+    The seed is None for a folder of another name than ``seed-N``, which is the label.
+    """
     folder = path.parent
     if not folder.name.startswith(SEED):
         return folder.name, None

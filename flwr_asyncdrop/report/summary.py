@@ -46,7 +46,7 @@ class Summary:
     def __init__(self, log: RunLog) -> None:
         totals, curve, end = log.totals, log.curve, log.end or {}
         updates = totals.updates
-        self.algorithm: str = log.fact("algorithm") or "unknown"
+        self.algorithm: str = log.fact("algorithm") or ""
         self.devices = log.devices
         self.in_flight: int | None = log.fact("in_flight")
         self.updates = updates
@@ -91,7 +91,8 @@ class Summary:
         return "\n".join(_wrapped(label.ljust(width), value) for label, value in rows)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
-        yield "algorithm", self.algorithm
+        if self.algorithm:
+            yield "algorithm", self.algorithm
         slots = "" if self.in_flight is None else f", {self.in_flight:,} in flight"
         yield "fleet", f"{self.devices:,} devices{slots}"
         rate = self.updates_per_second

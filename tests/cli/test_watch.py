@@ -133,6 +133,21 @@ def test_a_run_is_followed_from_its_first_line_to_its_last(writing):
     assert followed.progress.num_bytes == 330
 
 
+@pytest.mark.parametrize("place", ["mine/seed-7", "mine"])
+def test_a_run_that_does_not_say_its_algorithm_is_called_as_its_folder(
+    place, tmp_path, capsys
+):
+    bare = {name: FIRST[name] for name in ("event", "schema", "seed", "full_bytes")}
+    (tmp_path / place).mkdir(parents=True)
+    records = [bare, update(1), {**END, "updates": 1}]
+    history = tmp_path / place / "history.jsonl"
+    history.write_text("".join(map(line, records)))
+    assert main(["watch", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("started  mine seed 7\n")
+    assert "algorithm" not in shown
+
+
 def test_sums_of_what_a_history_leaves_out_count(writing):
     left_out = {
         **dict.fromkeys(("late", "queued", "most_staleness", "staleness"), 0),
@@ -258,7 +273,8 @@ def test_a_history_need_not_say_when_the_run_ends(writing):
             writing(RECORDS[4:])
 
         watch(Followed(writing.folder), display, sleep=sleep)
-    assert "complete run seed 7 [1/1]: 6 updates, t 60 s" in file.getvalue()
+    name = f"{writing.folder.name} seed 7"
+    assert f"complete {name} [1/1]: 6 updates, t 60 s" in file.getvalue()
 
 
 @pytest.mark.parametrize(
