@@ -141,7 +141,7 @@ def json_values(advice: Advice) -> dict[str, Any]:
     """Return all of it as JSON values, seed by seed."""
     metric = advice.target.metric
     return {
-        "target": {metric.name: advice.target.value, "rule": advice.target.rule},
+        "target": {metric.key: advice.target.value, "rule": advice.target.rule},
         "max-seconds": advice.seconds,
         "compared-by": "seconds to the target" if advice.reached else metric.name,
         "seeds": advice.num_seeds,
@@ -160,7 +160,7 @@ def _standing(each: Standing, advice: Advice) -> dict[str, Any]:
         "reached": len(row.arrivals),
         "seconds": None if row.seconds is None else asdict(row.seconds),
         "bytes": None if row.num_bytes is None else asdict(row.num_bytes),
-        f"final_{metric.name}": None if row.final is None else asdict(row.final),
+        f"final_{metric.key}": None if row.final is None else asdict(row.final),
         "worse-by": None if each.loss is None else asdict(each.loss),
         "clearly-worse": each.is_clearly_worse,
         "by-seed": {str(seed): o.json_values() for seed, o in row.outcomes.items()},

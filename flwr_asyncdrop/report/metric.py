@@ -14,6 +14,9 @@ from flwr_asyncdrop.readable import (
 _LONGEST_NAME = 60  # characters of a metric's
 _ROUNDING = 1e-5  # of a mean over clients, whose weights may have a sum above 1
 
+# With "final_" before them, or in a target, files have other things by these names.
+_TAKEN: Final = frozenset({"difference", "difference_low", "difference_high", "rule"})
+
 LARGEST: Final = 1e300
 """Numbers beyond it are taken for infinity: neither sums nor axes could hold them."""
 
@@ -34,6 +37,11 @@ class Metric:
         name = printable_ends(name, _LONGEST_NAME)
         above_one = max(values, default=0.0) > 1 + _ROUNDING
         return cls(name, cls(name).is_share and above_one)
+
+    @property
+    def key(self) -> str:
+        """Its name in files, which nothing else has there."""
+        return f"metric_{self.name}" if self.name in _TAKEN else self.name
 
     @property
     def title(self) -> str:

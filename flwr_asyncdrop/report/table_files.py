@@ -13,7 +13,7 @@ def json_values(comparison: Comparison) -> dict[str, Any]:
     """Return everything, seed by seed too, as JSON values; accuracies are shares."""
     target = comparison.target
     return {
-        "target": {target.metric.name: target.value, "rule": target.rule},
+        "target": {target.metric.key: target.value, "rule": target.rule},
         "reference": comparison.reference,
         "rows": [_json_row(row, comparison) for row in comparison.rows],
     }
@@ -53,8 +53,8 @@ def _json_row(row: Row, comparison: Comparison) -> dict[str, Any]:
         "label": row.label,
         "algorithm": row.algorithm,
         "incomplete": list(row.incomplete),
-        f"{metric.extreme}_{metric.name}": _asdict(row.best),
-        f"final_{metric.name}": _asdict(row.final),
+        f"{metric.extreme}_{metric.key}": _asdict(row.best),
+        f"final_{metric.key}": _asdict(row.final),
         "reached": len(row.arrivals),
         **{name: _asdict(part) for name, part in parts.items()},
         "seeds": {str(seed): o.json_values() for seed, o in row.outcomes.items()},
@@ -63,7 +63,7 @@ def _json_row(row: Row, comparison: Comparison) -> dict[str, Any]:
 
 def _csv_row(row: Row, comparison: Comparison) -> dict[str, object]:
     metric = comparison.target.metric
-    best, final = f"{metric.extreme}_{metric.name}", f"final_{metric.name}"
+    best, final = f"{metric.extreme}_{metric.key}", f"final_{metric.key}"
     values: dict[str, object] = {
         "label": _no_formula(row.label),
         "seeds": len(row.outcomes),

@@ -1,5 +1,6 @@
 """Runs whose metric is no accuracy: of regressions, and of language models."""
 
+import csv
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.pagedata import page_data
 from flwr_asyncdrop.report.runlog import RunLog
 from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.table_files import csv_text, json_values
 from flwr_asyncdrop.report.tables import columns, notes
 from flwr_asyncdrop.report.target import choose_target
 from tests.report.histories import history, series, write
@@ -35,6 +37,21 @@ def test_the_end_of_a_long_name_says_what_it_is(last):
     metric = Metric.of(f"of the {'very ' * 20}last words, {last}", [0.5])
     assert (metric.falls, metric.is_share) == (last != "accuracy", last == "accuracy")
     assert len(metric.name) < 70
+
+
+@pytest.mark.parametrize("name", ["difference", "difference_low", "rule"])
+def test_a_metric_called_as_a_column_of_ours_has_another_one(name):
+    both = [
+        series(each, {0: [3.0, 2.0]}, metric=name) for each in ("fedavg", "fedbuff")
+    ]
+    table = compare(both, 1.5)
+    values, (_, row) = json_values(table), csv.DictReader(csv_text(table).splitlines())
+    assert values["target"] == {f"metric_{name}": 1.5, "rule": "given"}
+    assert values["rows"][0][f"final_metric_{name}"]["mean"] == 2
+    assert row[f"max_metric_{name}"] == "3.0"
+    assert row[f"final_metric_{name}"] == "2.0"
+    assert row["final_difference"] == "0.0"
+    assert row["final_difference_low"] == ""
 
 
 # Perplexity after 10, 20, 30 s.
