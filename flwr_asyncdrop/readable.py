@@ -138,10 +138,18 @@ def three_digits(value: float) -> str:
     return f"{value:.{min(2 - power, _MOST_DECIMALS)}f}"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number of things, e.g. ``"1 run"`` or ``"2,000 runs"``.
+
+    `many` is the noun's plural if that is not the noun with an ``s``.
+    """
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
 def some(names: Sequence[str], most: int) -> str:
     """List at most so many of some names, and say how many others there are."""
     more = len(names) - most
-    others = f" and {more} other{'' if more == 1 else 's'}" if more > 0 else ""
+    others = f" and {counted(more, 'other')}" if more > 0 else ""
     return ", ".join(names[:most]) + others
 
 

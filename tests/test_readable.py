@@ -5,6 +5,7 @@ import pytest
 from flwr_asyncdrop.readable import (
     Notation,
     byte_unit,
+    counted,
     headline,
     lower_is_better,
     metric_text,
@@ -241,3 +242,17 @@ def test_a_noun_has_its_article(text):
 )
 def test_none_is_no_name_of_a_type(value, text):
     assert type_of(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "words", "text"),
+    [
+        (0, ("run",), "0 runs"),
+        (1, ("run",), "1 run"),
+        (2000, ("run",), "2,000 runs"),
+        (1, ("reply", "replies"), "1 reply"),
+        (3, ("reply", "replies"), "3 replies"),
+    ],
+)
+def test_things_are_counted(count, words, text):
+    assert counted(count, *words) == text

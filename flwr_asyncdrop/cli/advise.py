@@ -30,6 +30,7 @@ from flwr_asyncdrop.cli.race import lanes_of
 from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec, make_folder_of_runs
 from flwr_asyncdrop.cli.timing import measured
 from flwr_asyncdrop.cli.variants import MOST_VARIANTS
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.storage.lock import FolderLock
 
 _FAILED = 1
@@ -137,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         nonlocal undone
         if not arguments.quiet:
             seconds = runs[0].config.max_seconds
-            line = f"{what}: {len(runs)} runs of {seconds:,g} virtual s"
+            line = f"{what}: {counted(len(runs), 'run')} of {seconds:,g} virtual s"
             print_if_possible(line, console)
         undone += choose_among(runs, jobs, backend, displays(arguments, console))
 

@@ -17,6 +17,7 @@ from flwr_asyncdrop.cli.question import Question
 from flwr_asyncdrop.cli.race import Lane, race
 from flwr_asyncdrop.cli.runs import RunSpec, all_runs
 from flwr_asyncdrop.exceptions import ConfigError, RunError
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.storage.whole import changing, write_whole
 
 ADVICE = "advice.json"
@@ -113,8 +114,8 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
     """Say what the search of one algorithm could not tell."""
     if lane.failed:
         yield (
-            f"{lane.failed} settings of {lane.label} are out, as runs of them failed "
-            "or diverged"
+            f"out of {lane.label}, as runs of them failed or diverged: "
+            f"{counted(lane.failed, 'setting')}"
         )
     if lane.is_by_chance:
         yield (
@@ -123,7 +124,7 @@ def _about(lane: Lane, advice: Advice) -> Iterator[str]:
         )
     tried, grid = len(lane.candidates), math.prod(map(len, lane.search.values()))
     if tried < grid:
-        yield f"{tried} of {grid} settings of {lane.label} were tried: --candidates"
+        yield f"{lane.label}: {tried} of {grid} settings tried: --candidates"
     edges = at_edge(lane.winner.values, lane.search)
     if edges and lane.label == advice.recommended.candidate.algorithm:
         are = "are" if len(edges) > 1 else "is"

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.lines import LineDisplay, Shown, length_of
-from flwr_asyncdrop.readable import metric_text, readable_bytes, sparkline
+from flwr_asyncdrop.readable import counted, metric_text, readable_bytes, sparkline
 
 
 class _Bars(Progress):
@@ -120,7 +120,7 @@ class BarDisplay(LineDisplay):
 def _details(run: Shown, progress: RunProgress) -> str:
     parts = [f"t {progress.time:,.0f} s"]
     if run.max_seconds:
-        parts.append(f"{progress.updates:,} updates")
+        parts.append(counted(progress.updates, "update"))
     if progress.in_flight:
         groups = " ".join(map(str, progress.in_flight))
         order = ", fastest first" if len(progress.in_flight) > 1 else ""

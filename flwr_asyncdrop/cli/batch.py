@@ -10,6 +10,7 @@ from flwr_asyncdrop.cli.pool import RunPool, share_out
 from flwr_asyncdrop.cli.preflight import refuse_at_once
 from flwr_asyncdrop.cli.runs import RunSpec, is_complete
 from flwr_asyncdrop.exceptions import RunError
+from flwr_asyncdrop.readable import counted
 
 
 class Undone(NamedTuple):
@@ -37,7 +38,9 @@ def do_missing(
     backends = backend.shared(*share_out(jobs, len(missing)))
     with make(len(runs), num_complete) as display:
         if num_complete:
-            display.note(f"{num_complete} of {len(runs)} runs are complete already")
+            display.note(
+                f"{num_complete} of {counted(len(runs), 'run')} complete already"
+            )
         try:
             with RunPool(backends) as pool:
                 for run, event in pool.do(missing):
@@ -48,10 +51,10 @@ def do_missing(
             display.say("interrupted: the same command resumes with what is missing")
             raise
     if failed:
-        count = f"{failed} of {len(runs)} runs failed"
+        count = f"{failed} of {counted(len(runs), 'run')} failed"
         display.say(f"{count}: the same command tries again")
     if skipped:
-        count = f"{skipped} of {len(runs)} runs skipped"
+        count = f"{skipped} of {counted(len(runs), 'run')} skipped"
         display.say(f"{count}: the same command does what their processes leave")
     return Undone(failed, skipped)
 

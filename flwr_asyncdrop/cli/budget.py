@@ -8,6 +8,7 @@ from flwr_asyncdrop.cli.question import Question
 from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.timing import Timing
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import counted
 
 _ETA = 3
 # Rungs, and how short the runs of the last one are: the most thorough first.
@@ -54,9 +55,10 @@ class Plan:
                 "task: a larger one searches"
             )
         length = f"runs of 1/{self.last} of the time" if self.last > 1 else "whole runs"
+        settings = counted(self.candidates, "setting")
         return (
-            f"the budget allowed {self.candidates} settings of each algorithm at the "
-            f"most, chosen by {length}: a larger one searches more"
+            f"the budget allowed {settings} of each algorithm at the most, "
+            f"chosen by {length}: a larger one searches more"
         )
 
 

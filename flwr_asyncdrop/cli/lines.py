@@ -21,7 +21,7 @@ from flwr_asyncdrop.cli.events import (
     Warned,
 )
 from flwr_asyncdrop.cli.runs import LOG
-from flwr_asyncdrop.readable import readable_seconds
+from flwr_asyncdrop.readable import counted, readable_seconds
 
 
 class Shown(Protocol):
@@ -164,7 +164,7 @@ class QuietDisplay(LineDisplay):
 
 def _so_far(run: Shown, progress: RunProgress) -> str:
     if run.max_seconds or not run.num_updates:
-        return f"{progress.updates} updates, {progress}"
+        return f"{counted(progress.updates, 'update')}, {progress}"
     return f"{progress.updates}/{run.num_updates} updates, {progress}"
 
 

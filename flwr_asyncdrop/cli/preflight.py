@@ -13,6 +13,7 @@ from flwr_asyncdrop.app.trackers import trackers_of
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import AsyncDropError, ConfigError, DataError
 from flwr_asyncdrop.fleet.traces import read_trace
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.references import is_reference, load_reference
 from flwr_asyncdrop.report.files import HISTORY
 from flwr_asyncdrop.report.runlog import RunLog
@@ -31,8 +32,8 @@ def check_inputs(settings: Iterable[Mapping[str, Value]], devices: int) -> None:
         too_many = config.is_given("in-flight") and config.in_flight > devices
         if too_many and not config.resume:
             raise ConfigError(
-                f"in-flight={config.in_flight} of {devices} devices cannot train at "
-                "once: give more --devices, or a smaller --in-flight"
+                f"in-flight={config.in_flight} of {counted(devices, 'device')} cannot "
+                "train at once: give more --devices, or a smaller --in-flight"
             )
         files = (config.dataset, config.data_path, config.download, config.trace)
         if (named := (*files, config.model, config.track)) not in seen:

@@ -17,6 +17,7 @@ from flwr_asyncdrop.cli.race import Terms, lanes_of
 from flwr_asyncdrop.cli.searched import Search, refuse_grounds
 from flwr_asyncdrop.cli.variants import meaningful
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.report.metric import Metric
 from flwr_asyncdrop.report.target import read_target
 
@@ -92,10 +93,10 @@ def question_of(arguments: argparse.Namespace) -> Question:
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:
-    if len(set(seeds)) < FEWEST_SEEDS:
+    if (count := len(set(seeds))) < FEWEST_SEEDS:
         raise ConfigError(
-            f"{len(set(seeds))} seeds are too few to compare with: give at least "
-            f"{FEWEST_SEEDS}, e.g. --seeds 0-4"
+            f"--seeds has {counted(count, 'seed')}, too few to compare with: give at "
+            f"least {FEWEST_SEEDS}, e.g. --seeds 0-4"
         )
     if _SEARCH_SEED in seeds:
         raise ConfigError(

@@ -14,7 +14,7 @@ from flwr_asyncdrop.app.config import INCIDENTAL, RunConfig
 from flwr_asyncdrop.app.fleets import trace_digest
 from flwr_asyncdrop.cli.runs import MOST_RUNS, RunSpec, effective, is_complete
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import shown, some
+from flwr_asyncdrop.readable import counted, shown, some
 from flwr_asyncdrop.storage.done import read_mark
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, write_whole
@@ -147,14 +147,15 @@ def standing(
         lacking = _without(others, is_complete)
     missing = undone + sum(map(len, lacking.values()))
     lines = [
-        f"shard {each} lacks {len(runs)} of {_runs(len(others[each]))}: {_names(runs)}"
+        f"shard {each} lacks {len(runs)} of {counted(len(others[each]), 'run')}: "
+        f"{_names(runs)}"
         for each, runs in lacking.items()
     ]
     if (more := len(lines) - _MOST_SHOWN) > 0:
         lines[_MOST_SHOWN:] = [f"{more} more shards lack runs"]
-    all_of_them = _runs(sum(map(len, dealt)))
+    all_of_them = counted(sum(map(len, dealt)), "run")
     lines = [
-        f"shard {own}: {total - undone} of its {_runs(total)} complete",
+        f"shard {own}: {total - undone} of its {counted(total, 'run')} complete",
         *lines,
         f"the comparison lacks {missing} of {all_of_them} in {out}"
         if missing
@@ -176,10 +177,6 @@ def _without(
 
 def _names(runs: Sequence[RunSpec]) -> str:
     return some([run.name for run in runs], _MOST_SHOWN)
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.data import check_data
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import AsyncDropError, MissingExtraError
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.simulation.ray.survey import NodeReport, Survey, survey
 
 _NAME = "Ray cluster"
@@ -49,9 +50,9 @@ def _check_room(address: str, found: Survey) -> Finding:
     resources = [node.resources for node in found.nodes]
     total = {name: sum(each.get(name, 0) for each in resources) for name in _SHOWN}
     text = (
-        f"{address}: {count} node{'' if count == 1 else 's'}{gone} with "
+        f"{address}: {counted(count, 'node')}{gone} with "
         f"{_quantities(total)}, now free {_quantities(found.free)}; room for "
-        f"{found.room} actor{'' if found.room == 1 else 's'} with a CPU each"
+        f"{counted(found.room, 'actor')} with a CPU each"
     )
     if found.room:
         return ok(_NAME, text)

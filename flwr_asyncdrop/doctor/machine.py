@@ -12,7 +12,7 @@ from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.machine_memory import CGROUP, available_memory, left_in_container
-from flwr_asyncdrop.readable import readable_bytes
+from flwr_asyncdrop.readable import counted, readable_bytes
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _SHARED = Path("/dev/shm")  # noqa: S108  # measured, not written to
@@ -79,7 +79,9 @@ def check_memory(cgroup: Path = CGROUP) -> Finding:
     left = left_in_container(cgroup)
     bound = "" if left is None or left >= free else " to this container"
     free = free if left is None else min(free, left)
-    found = f"{readable_bytes(free)} free{bound}, {os.cpu_count()} cores"
+    found = (
+        f"{readable_bytes(free)} free{bound}, {counted(os.cpu_count() or 1, 'core')}"
+    )
     fix = "end other programs, or use fewer --workers"
     return _enough("memory", free, found, fix, _LEAST_MEMORY, _ENOUGH_MEMORY)
 

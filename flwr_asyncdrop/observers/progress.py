@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.speed_groups import speed_group
 from flwr_asyncdrop.readable import (
+    counted,
     headline,
     metric_text,
     readable_bytes,
@@ -161,7 +162,7 @@ class ProgressLog(Callback):
 
     def _who_trains(self, state: RunState) -> Iterator[str]:
         if self._fleet is not None:
-            yield f"{len(self._fleet.present)} devices"
+            yield counted(len(self._fleet.present), "device")
         yield f"{self._in_flight} in flight"
         if self._waiting:
             yield f"{self._waiting} waiting"

@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.pagedata import page_data
 from flwr_asyncdrop.report.pictures import over_seeds
@@ -21,7 +22,6 @@ _SCRIPTS: Final = ("numbers.js", "table.js", "plot.js", "controls.js")
 _COLOURS: Final = 128  # of a picture in the page: its drawings have fewer
 # What a page says of its runs, if they have it in common.
 _FACTS: Final = (
-    ("devices", "{} devices"),
     ("in_flight", "{} in flight"),
     ("partition", "partition {}"),
 )
@@ -113,11 +113,13 @@ def _title(series: Sequence[Series]) -> str:
 
 
 def _facts(series: Sequence[Series]) -> Iterator[str]:
+    if devices := _common(series, "devices"):
+        yield f"{devices} {'device' if devices == '1' else 'devices'}"
     for name, text in _FACTS:
         if value := _common(series, name):
             yield text.format(value)
     count = sum(len(one.runs) for one in series)
-    yield f"{count} run{'' if count == 1 else 's'}"
+    yield counted(count, "run")
 
 
 def _common(series: Sequence[Series], name: str) -> str | None:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from flwr_asyncdrop.readable import readable_joules
+from flwr_asyncdrop.readable import counted, readable_joules
 from flwr_asyncdrop.report.aggregator import draw_step_metrics, in_words
 from flwr_asyncdrop.report.comparison import Comparison
 from flwr_asyncdrop.report.curves import draw_metric
@@ -90,14 +90,14 @@ def _title(log: RunLog) -> str:
 
 
 def _facts(log: RunLog) -> Iterator[str]:
-    yield f"{log.devices:,} devices"
+    yield counted(log.devices, "device")
     if in_flight := log.fact("in_flight"):
         yield f"{in_flight:,} in flight"
     if drop_rate := log.fact("drop_rate"):
         is_text = isinstance(drop_rate, str)  # of an algorithm of one's own
         yield f"drop rate {drop_rate if is_text else format(drop_rate, 'g')}"
     yield f"seed {log.run['seed']}"
-    yield f"{log.totals.updates:,} updates"
+    yield counted(log.totals.updates, "update")
     if log.joules is not None:
         yield readable_joules(log.joules)
     if lost := sum(log.totals.failures.values()):

@@ -6,6 +6,7 @@ from typing import Any
 
 from flwr_asyncdrop.observers.speed_groups import group_of_rank
 from flwr_asyncdrop.readable import (
+    counted,
     metric_text,
     printable,
     readable_bytes,
@@ -94,11 +95,12 @@ class Summary:
         if self.algorithm:
             yield "algorithm", self.algorithm
         slots = "" if self.in_flight is None else f", {self.in_flight:,} in flight"
-        yield "fleet", f"{self.devices:,} devices{slots}"
+        yield "fleet", f"{counted(self.devices, 'device')}{slots}"
         rate = self.updates_per_second
         speed = "" if rate is None else f", {rate:,.1f} per real second"
         kept = f"; 1 in {self.every:,} kept" if self.every > 1 else ""
-        yield "updates", f"{self.updates:,} in {self.rounds:,} rounds{speed}{kept}"
+        rounds = counted(self.rounds, "round")
+        yield "updates", f"{self.updates:,} in {rounds}{speed}{kept}"
         real = f"{self.wall_seconds:,.1f} s real without start and end"
         yield "time", f"{self.time:,.1f} s, {real}"
         if self.metric is None or self.final is None or self.best is None:
@@ -119,7 +121,8 @@ class Summary:
             saved = f"{share:.1%} saved" if share >= 0 else f"{-share:.1%} more sent"
             yield "full models", f"{full} for the same updates: {saved}"
         if self.mean_staleness is not None:
-            text = f"mean {self.mean_staleness:.1f}, max {self.max_staleness} versions"
+            most = counted(self.max_staleness or 0, "version")
+            text = f"mean {self.mean_staleness:.1f}, max {most}"
             queued = self.mean_queued
             text += f"; {queued:.1f} of it in queues" if queued else ""
             yield "staleness", text
@@ -131,11 +134,12 @@ class Summary:
             shown = f"; by speed group {' '.join(groups)}" if len({*groups}) > 1 else ""
             yield "local steps", text + shown
         if self.late:
-            yield "late", f"{self.late:,} updates came after their deadlines"
+            yield "late", f"{counted(self.late, 'update')} came after the deadline"
         lost = ", ".join(f"{n:,} {kind}" for kind, n in self.failures.items())
         yield "tasks lost", lost or "none"
         if self.duplicates:
-            yield "duplicates", f"{self.duplicates:,} replies came twice, merged once"
+            replies = counted(self.duplicates, "reply", "replies")
+            yield "duplicates", f"{replies} came twice, merged once"
         if self.cut_off:
             yield "cut off", self.cut_off
 

@@ -10,6 +10,7 @@ from flwr_asyncdrop.aggregation import OUTLIER_FACTOR, Aggregator, OutlierGuard
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, checked_profiles
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.coder import model_sizes
 from flwr_asyncdrop.server.dispatch import Dispatcher, DispatchRules
 from flwr_asyncdrop.server.merging import extra_of
@@ -115,7 +116,7 @@ def _aggregator_for(
     if aggregator.waits_for > slots:
         raise ConfigError(
             f"the aggregator waits for {aggregator.waits_for} updates, more than "
-            f"the {slots} devices in flight, which would wait for ever: put more "
-            "devices in flight, or let it wait for fewer"
+            f"the {counted(slots, 'device')} in flight, which would wait for ever: put "
+            "more devices in flight, or let it wait for fewer"
         )
     return slots, aggregator

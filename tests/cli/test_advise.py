@@ -60,7 +60,7 @@ class TestQuestion:
 
 
 REFUSED = {
-    "seeds": (["--seeds=0,1"], "2 seeds are too few"),
+    "seeds": (["--seeds=0,1"], "has 2 seeds, too few"),
     "seed": (["--seeds=1000-1004"], "seed 1000 chooses the settings"),
     "target": (["--target=1.5"], "target='1.5' must be"),
     "target-text": (["--target=x"], "target='x' must be"),

@@ -97,7 +97,7 @@ def test_a_comparison_is_done_once_and_resumed_where_it_was(tmp_path, capsys):
     times = {run: (run / "history.jsonl").stat().st_mtime_ns for run in runs}
     assert main(compare) == 0
     shown = capsys.readouterr().out
-    assert "1 of 4 runs are complete already" in shown
+    assert "1 of 4 runs complete already" in shown
     assert shown.count("started") == 3
     assert shown.count(": 6/6 updates") == 3
     assert {run: history(run) for run in runs} == written

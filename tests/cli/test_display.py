@@ -137,7 +137,7 @@ def test_quiet_shows_only_what_went_wrong(run):
         quiet.show(run, Started())
         quiet.show(run, Preparing("reading the data"))
         quiet.show(run, RunProgress(1, 20.0))
-        quiet.note("1 of 2 runs are complete already")
+        quiet.note("1 of 2 runs complete already")
         quiet.show(run, Ended(RunProgress(8, 400.0)))
         assert printed(quiet) == ""
         quiet.show(run, Failed("no data"))

@@ -33,7 +33,7 @@ def test_a_shard_with_runs_that_were_skipped_has_not_succeeded(
     assert main([*COMPARE, "--seeds=0-1", f"--out={tmp_path}", "--shard=2/3"]) == 1
     shown = capsys.readouterr().out
     assert "skipped  async-fedavg seed 1 [1/1]: in use by process 7 on node-3" in shown
-    assert "1 of 1 runs skipped: the same command does what their" in shown
+    assert "1 of 1 run skipped: the same command does what their" in shown
     assert "shard 2/3: 0 of its 1 run complete" in shown
     assert "shard 1/3 lacks 2 of 2 runs: async-fedavg seed 0, fedbuff seed 1" in shown
     assert "the comparison lacks 4 of 4 runs" in shown

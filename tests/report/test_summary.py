@@ -89,7 +89,7 @@ def end(**fields):
 GOLDEN = """\
 algorithm       hetero-asyncdrop
 fleet           104 devices, 8 in flight
-updates         1 in 1 rounds, 0.5 per real second
+updates         1 in 1 round, 0.5 per real second
 time            12.5 s, 2.0 s real without start and end
 final accuracy  0.1250 at update 0, 0.0 s
 best accuracy   0.1250 at update 0, 0.0 s
@@ -259,7 +259,7 @@ def test_a_run_that_an_error_ended_after_its_last_update_is_not_complete():
 def test_what_came_late_or_twice_is_counted():
     late = {**update(2), "late": True}
     text = summarise([RUN, update(1), late, end(updates=2, duplicates=3)]).text()
-    assert re.search(r"late +1 updates came after their deadlines\n", text)
+    assert re.search(r"late +1 update came after the deadline\n", text)
     assert re.search(r"duplicates +3 replies came twice, merged once$", text)
 
 
@@ -271,6 +271,14 @@ def test_history_that_says_little_about_the_run():
     summary = summarise([BARE, update(1, rank=1), update(2, rank=1), lost])
     assert summary.algorithm == ""
     assert summary.text().splitlines()[0] == "fleet        2 devices"
+
+
+def test_one_of_something_has_no_plural():
+    lines = [{**BARE, "devices": 1}, {**update(1), "late": True}]
+    text = summarise([*lines, end(updates=1, duplicates=1)]).text()
+    assert re.search(r"fleet +1 device\n", text)
+    assert re.search(r"updates +1 in 1 round, ", text)
+    assert re.search(r"duplicates +1 reply came twice, ", text)
 
 
 def test_facts_may_stand_in_the_configuration():
