@@ -356,7 +356,14 @@ def test_a_wrong_key_or_value_is_refused_by_name(run_config, says):
             ["trace", "joules-per-megabyte=2.0"],
         ),
         ({"deadline": 0.0, "late": "drop"}, ["deadline=0", "late='drop'"]),
-        ({"trace": "/t.csv", "levels": 4}, ["trace='/t.csv'", "levels"]),
+        (
+            {"trace": "/t.csv", "levels": 4, "partition": "iid"},
+            ["trace='/t.csv'", "partition='iid'", "levels"],
+        ),
+        (
+            {"clock": "wall", "levels": 4, "partition": "dirichlet"},
+            ["clock='wall'", "partition='dirichlet'", "levels"],
+        ),
         ({"trace": "/t.csv", "speed-ratio": 8.0}, ["trace", "speed-ratio"]),
         ({"trace": "/t.csv", "step-seconds": 2.0}, ["trace", "step-seconds"]),
         ({"trace": "/t.csv", "bandwidth-mbps": 8.0}, ["trace", "bandwidth-mbps"]),
@@ -400,6 +407,8 @@ def test_contradictions_leave_what_agrees_alone():
     RunConfig.parse({"clock": "wall", "codec": "auto"})
     RunConfig.parse({"bandwidth-mbps": 5.0, "codec": "auto"})
     RunConfig.parse({"trace": "/t.csv", "codec": "auto"})
+    RunConfig.parse({"trace": "/t.csv", "levels": 4})
+    RunConfig.parse({"clock": "wall", "levels": 4})
     RunConfig.parse({"trace": "/t.csv", "duration": "paper", "selection": "uniform"})
     RunConfig.parse({"dataset": "cifar10", "download": True, "data-dir": "/data"})
     RunConfig.parse({"dataset": "imdb", "model": "lstm", "data-dir": "/data"})

@@ -33,6 +33,9 @@ DEVICE_KEYS = (
 )
 """The keys that say, without a trace, what the simulated devices are like."""
 
+# Levels also say, without simulated ones, who holds which labels.
+_OF_SIMULATED = tuple(key for key in DEVICE_KEYS if key != "levels")
+
 SCOPED = ("scope", "scale")
 """The keys of what is left out of layers."""
 
@@ -183,7 +186,7 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: c.clock == "wall",
         "clock='wall' runs real devices, whose speed is measured",
-        ("trace", "duration", *DEVICE_KEYS),
+        ("trace", "duration", *_OF_SIMULATED),
         "choose clock='virtual'",
     ),
     (
@@ -205,8 +208,20 @@ NEEDLESS: tuple[tuple[Condition, str, tuple[str, ...], str], ...] = (
     (
         lambda c: bool(c.trace),
         "trace={c.trace!r} says what every device is like",
-        DEVICE_KEYS,
+        _OF_SIMULATED,
         "leave out the trace",
+    ),
+    (
+        lambda c: bool(c.trace) and c.partition != "speed-level",
+        "trace={c.trace!r} has no levels, nor has partition={c.partition!r}",
+        ("levels",),
+        "choose partition='speed-level'",
+    ),
+    (
+        lambda c: c.clock == "wall" and c.partition != "speed-level",
+        "clock={c.clock!r} has no levels, nor has partition={c.partition!r}",
+        ("levels",),
+        "choose partition='speed-level'",
     ),
     (
         lambda c: c.checkpoint_every == 0,

@@ -192,7 +192,9 @@ class Settings:
         section="The devices",
     )
     levels: int = parameter(
-        8, "speed levels of the simulated fleet", in_interval("[1, 1000]")
+        8,
+        "speed levels of the simulated fleet, and of partition='speed-level'",
+        in_interval("[1, 1000]"),
     )
     speed_ratio: float = parameter(
         5.0,
