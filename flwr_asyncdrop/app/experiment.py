@@ -146,7 +146,8 @@ def _held_by_devices(config: RunConfig) -> NDArray[np.int64]:
 def check_fleet(config: RunConfig, num_devices: int) -> None:
     """Raise DataError if there are more simulated devices than they can hold samples.
 
-    Real devices say themselves of how many they are.
+    ConfigError if one holds more than `max-examples`. Real devices say themselves of
+    how many they are.
     """
     if config.clock != "virtual":
         return
@@ -155,6 +156,13 @@ def check_fleet(config: RunConfig, num_devices: int) -> None:
         check_enough(held, min(config.levels, num_devices), "speed levels")
     else:
         check_enough(held, num_devices, "devices")
+    if config.max_examples < held:  # else it takes no look at who holds how many
+        most = max(map(len, partitions(config, num_devices)))
+        if most > config.max_examples:
+            raise ConfigError(
+                f"max-examples={config.max_examples} refuses the updates of simulated "
+                f"devices, which hold up to {most:,} samples: leave it out, or raise it"
+            )
 
 
 @lru_cache(maxsize=2)

@@ -89,7 +89,6 @@ EFFECTS = {
     "watts": ({}, 1.0),
     "joules-per-megabyte": ({}, 1.0),
     "selection": ({}, "uniform"),
-    "max-examples": ({}, 10),
     "outlier-factor": ({}, 1.5),
     "deadline": (UNSTEADY, 1.1),
     "late": (UNSTEADY, "drop"),
@@ -100,7 +99,7 @@ EFFECTS = {
 }
 """By key: the keys that it is accepted with, and another value."""
 
-ELSEWHERE = {"threads", "timeout", "clock", "queue-ahead"}
+ELSEWHERE = {"threads", "timeout", "clock", "queue-ahead", "max-examples"}
 """Of processes, and of real devices."""
 
 

@@ -7,13 +7,14 @@ import torch
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import (
     calibration_samples,
+    check_fleet,
     initial_model,
     level_mixes,
     load_data,
     partitions,
     trained_model,
 )
-from flwr_asyncdrop.exceptions import DataError
+from flwr_asyncdrop.exceptions import ConfigError, DataError
 
 
 def same(one, other):
@@ -212,3 +213,16 @@ def test_data_that_is_missing_with_downloads_off_is_one_line(tmp_path):
         load_data(config)
     assert "\n" not in str(caught.value)
     assert "download" in str(caught.value)
+
+
+@pytest.mark.parametrize("partition", ["speed-level", "iid", "dirichlet"])
+def test_simulated_devices_hold_no_more_than_they_may_report(partition):
+    def config(most):
+        return RunConfig(partition=partition, max_examples=most)
+
+    most = max(map(len, partitions(config(10**9), 20)))
+    check_fleet(config(most), 20)
+    says = f"max-examples={most - 1} .* hold up to {most} samples: leave it out"
+    with pytest.raises(ConfigError, match=says):
+        check_fleet(config(most - 1), 20)
+    check_fleet(replace(config(1), clock="wall"), 20)
