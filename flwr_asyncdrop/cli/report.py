@@ -8,7 +8,10 @@ from flwr_asyncdrop.cli.console import make_console, print_line
 from flwr_asyncdrop.cli.flags import folder
 from flwr_asyncdrop.parameters import read_number
 from flwr_asyncdrop.paths import make_output_folder
-from flwr_asyncdrop.report import comparison_table, write_report
+from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.terminal import TerminalTable
+from flwr_asyncdrop.report.write import write_compared
 
 
 def add_arguments(parser: argparse.ArgumentParser, _: Sequence[str]) -> None:
@@ -59,13 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
         make_output_folder(out, "out")
     target, reference = arguments.target, arguments.reference
     console = make_console()
-    console.print(comparison_table(arguments.folders, target, reference))
-    page = write_report(
-        arguments.folders,
-        out,
-        target=target,
-        reference=reference,
-        paper=arguments.paper,
+    # Once: others may be writing them.
+    series = read_series(arguments.folders)
+    comparison = compare(series, target, reference)
+    console.print(TerminalTable(comparison))
+    page = write_compared(
+        series, comparison, arguments.folders, out, paper=arguments.paper
     )
     print_line(str(page), console)
     return 0

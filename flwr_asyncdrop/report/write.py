@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from flwr_asyncdrop.extras import require
 from flwr_asyncdrop.parameters import A_SWITCH
 from flwr_asyncdrop.paths import AnyPath, as_path, tidied
-from flwr_asyncdrop.report.comparison import compare
+from flwr_asyncdrop.report.comparison import Comparison, compare
 from flwr_asyncdrop.report.drawing import require_matplotlib
 from flwr_asyncdrop.report.reading import read_log
-from flwr_asyncdrop.report.series import read_series
+from flwr_asyncdrop.report.series import Series, read_series
 from flwr_asyncdrop.storage.lock import FolderLock
 from flwr_asyncdrop.storage.whole import changing, drafts_of, write_whole
 
@@ -121,9 +121,23 @@ def write_report(
         was, or has no page any more. Or if somebody else is writing one there.
     """
     A_SWITCH.check("paper", paper)
-    require_matplotlib()
-    for module in ("jinja2", "rich"):
-        require(module, "report")
+    _require_what_draws()
+    folders, out = _as_paths(folders), as_path("out", out)
+    series = read_series(folders)
+    comparison = compare(series, target, reference)
+    return write_compared(series, comparison, folders, out, paper=paper)
+
+
+def write_compared(
+    series: Sequence[Series],
+    comparison: Comparison,
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    paper: bool,
+) -> Path:
+    """Report as `write_report` does on runs that were read from some folders."""
+    _require_what_draws()
     from flwr_asyncdrop.report.markdown import markdown
     from flwr_asyncdrop.report.page import render_page
     from flwr_asyncdrop.report.paper import write_paper
@@ -135,9 +149,6 @@ def write_report(
     )
     from flwr_asyncdrop.report.table_files import csv_text, json_values
 
-    folders, out = _as_paths(folders), as_path("out", out)
-    series = read_series(folders)
-    comparison = compare(series, target, reference)
     names = [folder.resolve().name or str(folder) for folder in folders]
     with (
         tidied(out),
@@ -176,6 +187,12 @@ def write_report(
             if as_one(name) not in new:  # of runs that are no longer in the table
                 (out / name).unlink(missing_ok=True)
     return out / _PAGE
+
+
+def _require_what_draws() -> None:
+    require_matplotlib()
+    for module in ("jinja2", "rich"):
+        require(module, "report")
 
 
 def _pictures_there(out: Path) -> set[str]:

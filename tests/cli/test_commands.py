@@ -20,6 +20,7 @@ from flwr_asyncdrop.app.run_folder import output_dir
 from flwr_asyncdrop.cli.events import Reporter
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
+from flwr_asyncdrop.report.reading import read_if_begun
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.nightly import by_night, nightly
 from tests.report.histories import history as made_history
@@ -489,6 +490,22 @@ def test_a_report_has_a_table_and_a_page(tmp_path, capsys):
 
     assert main(["report", str(tmp_path / "fedavg" / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("asyncdrop: ")
+
+
+def test_the_table_and_the_page_of_a_report_are_of_the_same_runs(
+    tmp_path, capsys, monkeypatch
+):
+    """One that another process ended in between was in the page alone."""
+    history = write(tmp_path / "fedavg" / "seed-0", made_history("fedavg", 0, [0.5]))
+    read = []
+
+    def reading(path):
+        read.append(path)
+        return read_if_begun(path)
+
+    monkeypatch.setattr("flwr_asyncdrop.report.series.read_if_begun", reading)
+    assert main(["report", str(tmp_path)]) == 0
+    assert read == [history]
 
 
 @by_night
