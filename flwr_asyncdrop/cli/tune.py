@@ -174,8 +174,8 @@ def run(arguments: argparse.Namespace) -> int:
     for lane in lanes:
         for line in lane.said():
             say(line)
-    for label in sorted(gone):
-        say(f"{label} was tuned on other terms, and is no longer in {path}")
+    for line in gone:
+        say(line)
     first = max(arguments.seeds) + 1 if {0, 1, 2} & {*arguments.seeds} else 0
     flags = {
         "task": arguments.task,

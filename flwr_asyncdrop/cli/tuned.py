@@ -19,6 +19,8 @@ TUNED = "tuned.json"
 
 _FORMAT = "flwr-asyncdrop tuning 1"
 _BY_ALGORITHM = ("algorithms", "references", "chosen")
+# What reading one raises of a file that is none.
+_NO_RESULT = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,7 @@ class Tuned:
     def read(cls, path: Path) -> Self:
         """Read a file; ConfigError if it is no result of a tuning."""
         try:
-            content = json.loads(path.read_bytes())
-            if content["format"] != _FORMAT:
-                raise ValueError(content["format"])
+            content = _read(path)
             chosen = {
                 str(name): {str(key): _plain(value) for key, value in each.items()}
                 for name, each in content["chosen"].items()
@@ -54,7 +54,7 @@ class Tuned:
             raise ConfigError(
                 f"{path}: {error.strerror}; give the {TUNED} in the folder of a tuning"
             ) from error
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except _NO_RESULT:
             raise ConfigError(
                 f"{path} is no result of asyncdrop tune: give the {TUNED} in its folder"
             ) from None
@@ -112,18 +112,24 @@ def with_earlier(
 ) -> tuple[Mapping[str, Any], list[str]]:
     """Add the algorithms that were tuned in a folder before, on the same terms.
 
-    Returns the content with them, and the labels of those whose terms were others:
-    their choice was no fair one beside these.
+    Returns the content with them, and lines that say what was there and is not any
+    more. Those are algorithms whose terms were others: their choice was no fair one
+    beside these. A file that is none of a tuning is such a thing, too.
     """
+    path = folder / TUNED
     try:
-        earlier = json.loads((folder / TUNED).read_bytes())
+        earlier = _read(path)
         found = {name: dict(earlier[name]) for name in _BY_ALGORITHM}
         terms = _terms(earlier)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except FileNotFoundError:
         return content, []
+    except (*_NO_RESULT, OSError):
+        return content, [f"{path} was no result of a tuning, and is one now"]
     # As a file has them: a tuple is a list there
     if terms != json.loads(json.dumps(_terms(content))):
-        return content, [*(found["chosen"].keys() - content["chosen"].keys())]
+        gone = sorted(found["chosen"].keys() - content["chosen"].keys())
+        said = "was tuned on other terms, and is no longer in"
+        return content, [f"{label} {said} {path}" for label in gone]
     for name in _BY_ALGORITHM:
         found[name] |= content[name]
     return {**content, **found}, []
@@ -151,6 +157,13 @@ def write_tuned(folder: Path, content: Mapping[str, Any]) -> Path:
     with changing(path):
         write_whole(path, f"{text}\n".encode())
     return path
+
+
+def _read(path: Path) -> Any:
+    content = json.loads(path.read_bytes())
+    if content["format"] != _FORMAT:
+        raise ValueError(content["format"])
+    return content
 
 
 def _given_text(value: Any) -> str:

@@ -529,9 +529,19 @@ def test_where_files_lie_and_what_changes_no_run_are_no_terms(tmp_path):
     assert joined["chosen"].keys() == {"fedbuff", "fedavg"}
     assert gone == []
     _, gone = with_earlier(tmp_path, content("fedavg", lr=0.2, **elsewhere))
-    assert gone == ["fedbuff"]
-    (tmp_path / "tuned.json").write_text(json.dumps(content("fedbuff") | {"given": 1}))
-    assert with_earlier(tmp_path, content("fedavg"))[1] == []
+    path = tmp_path / "tuned.json"
+    assert gone == [f"fedbuff was tuned on other terms, and is no longer in {path}"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 10**5, '{"format": "another"}'])
+def test_a_file_of_others_that_a_tuning_replaces_is_said(tmp_path, text):
+    content = {"seeds": [7], "given": {}}
+    content |= {"algorithms": {}, "references": {}, "chosen": {"fedavg": {}}}
+    assert with_earlier(tmp_path, content) == (content, [])
+    path = tmp_path / "tuned.json"
+    path.write_text(text)
+    said = f"{path} was no result of a tuning, and is one now"
+    assert with_earlier(tmp_path, content) == (content, [said])
 
 
 def test_ties_of_a_race_are_in_its_file(tmp_path):
