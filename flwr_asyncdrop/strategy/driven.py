@@ -19,6 +19,7 @@ from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.schedule import StepDecay
 from flwr_asyncdrop.strategy.arguments import Arguments
 from flwr_asyncdrop.strategy.decoded import DecodedReplies
+from flwr_asyncdrop.strategy.ignored import changed_fields
 from flwr_asyncdrop.strategy.wrappers import within_norm
 from flwr_asyncdrop.submodel import State, split
 
@@ -45,6 +46,10 @@ def check_unread(given: Arguments) -> None:
         value = getattr(given, name)
         if (list(value) if isinstance(nothing, list) else value) != nothing:
             names.append(name)
+    algorithm = given.algorithm
+    # Off is what it is here. The default of AsyncDropPlus nobody has asked for.
+    if algorithm is not None and algorithm.averaging:
+        names += {"averaging"}.intersection(changed_fields(algorithm))
     if names:
         raise ConfigError(
             f"{', '.join(names)} of {type(given).__name__} would have no effect: its "

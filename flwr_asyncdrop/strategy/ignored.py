@@ -24,7 +24,7 @@ def refuse_ignored(
     """
     if all(part is None for part in own.values()):
         return
-    changed = [f.name for f in fields(algorithm) if _is_changed(algorithm, f)]
+    changed = changed_fields(algorithm)
     read = {
         "aggregator": _fields_read(algorithm, lambda made: made.aggregator(in_flight)),
         "masks": _fields_read(algorithm, lambda made: made.masks()),
@@ -47,12 +47,16 @@ def refuse_untrimmed(strategy: str, algorithm: Algorithm) -> None:
     combine = getattr(algorithm, "combine", None)
     if combine not in ("mean", "median"):
         return
-    for entry in fields(algorithm):
-        if entry.name == "trim" and _is_changed(algorithm, entry):
-            raise ConfigError(
-                f"{strategy}(trim=...) has no effect with combine={combine!r}, which "
-                "cuts nothing off: choose combine='trimmed-mean', or leave it out"
-            )
+    if "trim" in changed_fields(algorithm):
+        raise ConfigError(
+            f"{strategy}(trim=...) has no effect with combine={combine!r}, which "
+            "cuts nothing off: choose combine='trimmed-mean', or leave it out"
+        )
+
+
+def changed_fields(algorithm: Algorithm) -> list[str]:
+    """Return the names of the hyperparameters that have not their defaults."""
+    return [f.name for f in fields(algorithm) if _is_changed(algorithm, f)]
 
 
 def _is_changed(algorithm: Algorithm, entry: Field[Any]) -> bool:

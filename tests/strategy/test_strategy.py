@@ -418,6 +418,7 @@ class TestSynchronousHooks:
                 "evaluate_every, max_seconds of AsyncFedAvg would have no effect",
             ),
             ({"faults": FaultPolicy(late="drop")}, "faults of AsyncFedAvg would"),
+            ({"averaging": 0.9}, "averaging of AsyncFedAvg would have no effect"),
             (
                 {"schedule": StepDecay((1, 2), unit="seconds")},
                 "the schedule counts seconds, and rounds that are driven",
@@ -435,8 +436,9 @@ class TestSynchronousHooks:
         assert "\n" not in str(caught.value)
         assert not grid.pushed
 
-    def test_no_average_is_kept_that_nobody_gets(self):
-        strategy = AsyncDropPlus(drop_rate=0.0, in_flight=2, averaging=0.8)
+    @pytest.mark.parametrize("off", [{}, {"averaging": 0.0}])
+    def test_no_average_is_kept_that_nobody_gets(self, off):
+        strategy = AsyncDropPlus(drop_rate=0.0, in_flight=2, **off)
         strategy.callbacks = []  # set later, it may be a list
         grid = RoundGrid(plus_one, node_ids=[1, 2])
         result = Strategy.start(strategy, grid, record(ZEROS), 2)
