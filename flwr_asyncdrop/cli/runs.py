@@ -1,7 +1,7 @@
 """The runs of a comparison, and which of them are already there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -120,13 +120,16 @@ def curve_of(run: RunSpec) -> Curve | None:
 
 
 def refuse_changes(folder: Path, log: RunLog, given: Mapping[str, Value]) -> None:
-    """Raise a ConfigError for keys that a run which is over had with other values."""
+    """Raise a ConfigError for keys that a run which is over had with other values.
+
+    Others, such as a default that is another one by now, were not asked for.
+    """
     if not given.keys() - _FREE:
         return
     recorded = _recorded(log)
     devices = int(recorded.pop("devices"))
     told = RunSpec("", folder, {**keys_in(recorded), **given}, devices)
-    if differences := _differences(_trained_with(log), told):
+    if differences := _differences(_trained_with(log), told, given.keys()):
         raise ConfigError(
             f"{folder} has a run that is over, with another configuration "
             f"({'; '.join(differences)}): leave that out, or begin a new run"
@@ -198,8 +201,13 @@ def _check_same(state: str, recorded: Mapping[str, Any], run: RunSpec) -> None:
         )
 
 
-def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
-    """Return what differs, but for the keys that are free to."""
+def _differences(
+    recorded: Mapping[str, Any], run: RunSpec, among: Collection[str] | None = None
+) -> list[str]:
+    """Return what differs, but for the keys that are free to.
+
+    `among` are the keys that are looked at, by default all.
+    """
     before = effective({**earlier_values(run.config), **recorded}, run.config)
     now = effective({"devices": run.devices, **run.config.settings}, run.config)
     # Of a trace, the history has only the file's name, and a digest.
@@ -207,11 +215,13 @@ def _differences(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
         before["trace"] = now["trace"]
     digest = trace_digest(run.config).get(TRACE_DIGEST)
     is_edited = digest is not None and recorded.get(TRACE_DIGEST, digest) != digest
-    edited = ["the trace had other devices"] if is_edited else []
+    if among is None:
+        among = now.keys()
+    edited = ["the trace had other devices"] if is_edited and "trace" in among else []
     return edited + [
         f"{key} {before.get(key)!r}, now {value!r}"
         for key, value in now.items()
-        if key not in _FREE and before.get(key) != value
+        if key in among and key not in _FREE and before.get(key) != value
     ]
 
 

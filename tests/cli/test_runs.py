@@ -375,6 +375,9 @@ def test_a_default_of_an_algorithm_of_ones_own_that_changed_makes_another_run(
     refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 3.0})
     with pytest.raises(ConfigError, match=r"boost 3\.0, now 2\.0"):
         refuse_changes(run.folder, log, {"algo": "changed_runs:Mine", "boost": 2.0})
+    refuse_changes(run.folder, log, {"algo": "changed_runs:Mine"})
+    with pytest.raises(ConfigError, match=r"configuration \(lr 0\.1, now 0\.2\)"):
+        refuse_changes(run.folder, log, {"lr": 0.2})  # boost was not asked for
 
 
 def test_a_default_that_no_key_can_give_is_not_in_the_history(tmp_path, monkeypatch):
