@@ -95,10 +95,10 @@ class AsyncLoop:
             last = [each.on_interrupt for each in self._callbacks]
             raise
         finally:
-            try:
+            with ExitStack() as stack:
+                stack.callback(self._mailbox.close)
+                stack.callback(self._evaluations.close)
                 self._tell_all(last)
-            finally:
-                self._evaluations.close()
 
     def _tell_all(self, hooks: Sequence[Callable[[RunState], None]]) -> None:
         """Call the last hooks of the callbacks in turn, whatever one of them raises."""

@@ -22,7 +22,8 @@ class Mailbox:
 
     An asynchronous server needs the first reply of many. A grid that can block until a
     reply is there offers ``wait_any(message_ids, timeout)``; any other is polled, ever
-    more slowly while nothing comes.
+    more slowly while nothing comes. One that keeps replies in this process offers
+    ``forget_messages(message_ids)``.
 
     `check` is called before each look for a reply. `patiently` is entered around each
     push, and each look during a wait, which may last as long as the SuperLink is gone.
@@ -54,6 +55,7 @@ class Mailbox:
         self._check = check
         self._patiently = patiently
         self._packs = packs and not self._grid.answers_at_once
+        self._out: set[str] = set()  # of which the grid has, or gets, a reply
         self._awaited: set[str] = set()
         self._arrived: dict[str, Message] = {}
         self.duplicates = 0
@@ -66,7 +68,11 @@ class Mailbox:
 
         GridError if that was tried again, and failed.
         """
-        return self._grid.push(wire.packed_message(message) if self._packs else message)
+        packed = wire.packed_message(message) if self._packs else message
+        message_id = self._grid.push(packed)
+        if message_id is not None:
+            self._out.add(message_id)
+        return message_id
 
     @property
     def pushes_fail(self) -> bool:
@@ -120,9 +126,15 @@ class Mailbox:
 
     def forget(self, message_ids: Collection[str]) -> None:
         """Keep no reply to these: nobody will ask for it."""
+        self._grid.forget(self._out.intersection(message_ids))
+        self._out.difference_update(message_ids)
         self._awaited.difference_update(message_ids)
         for name in message_ids:
             self._arrived.pop(name, None)
+
+    def close(self) -> None:
+        """Forget all that is out, as the run is over: another may have the grid."""
+        self.forget(tuple(self._out))
 
     def _take(self, message_ids: Collection[str]) -> Message | None:
         """Take the reply that arrived first among those asked for."""
@@ -144,3 +156,4 @@ class Mailbox:
                     self._awaited.remove(message_id)
                     self._arrived[message_id] = message
                 asked.discard(message_id)
+                self._out.discard(message_id)

@@ -31,7 +31,7 @@ from flwr_asyncdrop.server.timed_call import TimedCall
 
 _T = TypeVar("_T")
 _PUSH, _PULL, _NODES = "push_messages", "pull_messages", "get_node_ids"
-_WAIT = "wait_any"
+_WAIT, _FORGET = "wait_any", "forget_messages"
 _SECONDS = 3.0  # that a message is tried again while the run has other things to do
 _NODES_SECONDS = 10.0
 _BUGS = (TypeError, AttributeError, NameError, ImportError, AssertionError)
@@ -88,7 +88,8 @@ class SteadyGrid(Grid):
         self.runs_clients_here = bool(getattr(grid, "runs_clients_here", False))
         self._node_ids: list[int] | None = None
         self._look: TimedCall[list[int]] | None = None
-        self._wait_any = getattr(grid, "wait_any", None)
+        self._wait_any = getattr(grid, _WAIT, None)
+        self._forget = getattr(grid, _FORGET, None)
 
     @classmethod
     def of(cls, grid: Grid, **options: Any) -> Self:
@@ -148,6 +149,12 @@ class SteadyGrid(Grid):
             self._attempt(_WAIT, partial(self._wait_any, message_ids, seconds))
             return True
         return False
+
+    def forget(self, message_ids: Collection[str]) -> None:
+        """Say that nobody will ask for these replies, if this grid listens."""
+        if self._forget is not None and message_ids:
+            with suppress(GridError):
+                self._attempt(_FORGET, partial(self._forget, message_ids))
 
     def get_node_ids(self) -> list[int]:
         """Return the nodes that are connected, or were when they were last seen.

@@ -283,20 +283,35 @@ class LocalGrid(Grid):
     ) -> list[Message]:
         """Push messages and wait for all replies, or `timeout` seconds at most.
 
-        Replies are returned in the order in which they came.
+        Replies are returned in the order in which they came. What has not come when it
+        ends, by Ctrl-C too, is forgotten: see `forget_messages`.
         """
         end = None if timeout is None else time.monotonic() + timeout
         waiting = set(self.push_messages(messages))
         replies: list[Message] = []
-        while waiting:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not self.wait_any(waiting, left):
-                break
-            with self._lock:
-                arrived = [each for each in self._replies if each in waiting]
-                replies += self.pull_messages(arrived)
-            waiting.difference_update(arrived)
+        try:
+            while waiting:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                if not self.wait_any(waiting, left):
+                    break
+                with self._lock:
+                    arrived = [each for each in self._replies if each in waiting]
+                    replies += self.pull_messages(arrived)
+                waiting.difference_update(arrived)
+        finally:
+            self.forget_messages(waiting)
         return replies
+
+    def forget_messages(self, message_ids: Iterable[str]) -> None:
+        """Keep no reply to these, which nobody will ask for.
+
+        Nor are they begun, if they still wait for a worker or for their node. What one
+        that has begun leaves in its node's context stays.
+        """
+        with self._lock, held_signals():
+            for message_id in message_ids:
+                self._open.discard(message_id)
+                self._replies.pop(message_id, None)
 
     def _accept(self, message: Message) -> str:
         if message.metadata.message_id in self._open:
@@ -315,6 +330,9 @@ class LocalGrid(Grid):
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
             node = message.metadata.dst_node_id
+            if message.metadata.message_id not in self._open:  # it was forgotten
+                self._queue.done(node)
+                continue
             context = self._contexts[node]
             # A run that resumes sends its tasks again, in messages of other numbers.
             task = wire.read_task(message).seed
@@ -355,8 +373,9 @@ class LocalGrid(Grid):
             if not self._client_state:
                 self._client_state = wire.kept_by_client(answer.context.state)
         self._queue.done(node)
-        self._open.remove(message_id)
-        self._replies[message_id] = answer.reply
+        if message_id in self._open:  # else it was forgotten
+            self._open.remove(message_id)
+            self._replies[message_id] = answer.reply
 
     def _unknown(self, message_id: str) -> Message:
         asked = Message(RecordDict(), SUPERLINK_NODE_ID, "query")

@@ -111,3 +111,25 @@ def test_the_arrays_of_a_message_travel_as_one_to_what_is_far(is_far):
     assert wire.is_packed(sent.content["arrays"]) == is_far
     assert (sent.metadata.ttl, sent.metadata.dst_node_id) == (60, 3)
     assert len(task.content["arrays"]) == 2
+
+
+class Forgetful(HandlerGrid):
+    def __init__(self, handler):
+        super().__init__(handler)
+        self.forgotten = []
+
+    def forget_messages(self, message_ids):
+        self.forgotten += message_ids
+
+
+def test_a_grid_is_told_what_nobody_will_ask_for():
+    grid = Forgetful(echo)
+    box = mailbox(grid)
+    first, second, third = (box.push(message()) for _ in range(3))
+    assert box.wait([first], timeout=1) is not None
+    box.forget([first, second])
+    assert grid.forgotten == [second]
+    box.close()
+    assert grid.forgotten == [second, third]
+    box.close()
+    assert grid.forgotten == [second, third]

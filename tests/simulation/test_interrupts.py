@@ -5,13 +5,16 @@ import signal
 import threading
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from flwr_asyncdrop import AsyncFedAvg, LocalGrid, speed_levels
 from flwr_asyncdrop.exceptions import RunError
-from flwr_asyncdrop.simulation import LocalGrid, pool_worker
+from flwr_asyncdrop.server.callbacks import Callback
+from flwr_asyncdrop.simulation import pool_worker
 from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.task_queue import TaskQueue
 from flwr_asyncdrop.simulation.transport import Notice, Slot
+from tests.simulation.apps import frozen_app
 
 APP = "grid_apps:app"
 
@@ -59,6 +62,24 @@ def test_it_loses_no_answer(owner, name, monkeypatch):
             grid.send_and_receive([task(1000, number=1), task(1001, number=2)])
         (reply,) = grid.send_and_receive([task(1000, number=3)], timeout=60)
     assert reply.content["seen"]["numbers"] == [1, 3]
+
+
+class Stop(Callback):
+    def on_update(self, state, merged):
+        raise KeyboardInterrupt
+
+
+def test_a_grid_keeps_no_replies_of_a_run_that_was_interrupted():
+    """Each was as large as a model, and stayed until the grid was closed."""
+    net = frozen_app.build()
+    arrays = ArrayRecord(net.state_dict())
+    options = {"fleet": speed_levels, "in_flight": 4, "fraction_evaluate": 0.0}
+    with LocalGrid(frozen_app.having, num_nodes=6, workers=1) as grid:
+        with pytest.raises(KeyboardInterrupt):
+            AsyncFedAvg(net, **options, callbacks=[Stop()]).start(grid, arrays, 2)
+        assert not grid._open
+        AsyncFedAvg(net, **options).start(grid, arrays, 2)
+        assert not grid._replies
 
 
 def test_it_does_not_keep_workers_from_being_ended(monkeypatch):

@@ -117,6 +117,24 @@ def test_only_the_replies_asked_for_are_pulled(grid: LocalGrid) -> None:
     assert reply.metadata.reply_to_message_id == first
 
 
+def test_what_is_forgotten_is_not_kept_and_begins_no_more(grid: LocalGrid) -> None:
+    """As many replies as were in flight stayed until the grid was closed."""
+    ids = grid.push_messages(task(1000, "train.tally", n) for n in range(1, 5))
+    grid.forget_messages(ids)
+    assert grid.pull_messages(ids[:1])[0].error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    seen = answer(grid, task(1000, "train.tally", 9)).content["seen"]["numbers"]
+    assert seen == [1, 9]
+    for kept in (grid._replies, grid._open, grid._nodes):
+        assert not kept
+
+
+def test_what_comes_after_the_timeout_is_not_kept() -> None:
+    with LocalGrid(APP, num_nodes=2, workers=1) as grid:
+        assert grid.send_and_receive([task(1000, "train.sleep", 0.2)], timeout=0) == []
+        assert answer(grid, task(1000)).has_content()
+        assert not grid._replies
+
+
 def test_unknown_id_gives_an_error_reply(grid: LocalGrid) -> None:
     assert grid.wait_any(["message-99"])
     (reply,) = grid.pull_messages(["message-99"])
