@@ -7,6 +7,7 @@ from flwr_asyncdrop.aggregation.changes import Change, Mean, Normaliser
 from flwr_asyncdrop.aggregation.robust import trimmed_change
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.parameters import in_interval
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.submodel import State
 
 Combiner = Callable[[State, Sequence[Change]], State]
@@ -41,7 +42,8 @@ def combiner(
         return Mean(normaliser)
     if count < _FEWEST:
         raise ConfigError(
-            f"combine={name!r} cannot tell the outlier among {count} updates: collect "
+            f"combine={name!r} cannot tell the outlier among "
+            f"{counted(count, 'update')}: collect "
             f"at least {_FEWEST} (buffer_size, or more devices in flight)"
         )
     return partial(trimmed_change, trim=_MEDIAN if name == "median" else trim)

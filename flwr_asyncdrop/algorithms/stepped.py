@@ -28,6 +28,7 @@ from flwr_asyncdrop.parameters import (
     parameter,
     whole_from,
 )
+from flwr_asyncdrop.readable import counted
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ class Collecting(BufferSized, ServerStepped):
         size = super().size(in_flight)
         if self.waits and size > in_flight:
             raise ConfigError(
-                f"buffer_size={size} is more than the {in_flight} devices in flight, "
-                "which would wait for ever: lower it, or put more devices in flight"
+                f"buffer_size={size} is more than the {counted(in_flight, 'device')} "
+                "in flight, which would wait for ever: lower it, or put more devices "
+                "in flight"
             )
         return size
 

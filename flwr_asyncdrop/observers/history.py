@@ -66,6 +66,7 @@ from flwr_asyncdrop.observers.outcomes import Ending
 from flwr_asyncdrop.observers.unit_counts import UnitCounts
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -280,9 +281,9 @@ class HistoryWriter(Callback):
             self.close()
             return
         logger.warning(
-            "%s lacks its last %d lines, which HistoryWriter.flush() tries again",
+            "%s lacks its end, %s: HistoryWriter.flush() tries again",
             self.path,
-            len(self._lines),
+            counted(len(self._lines), "line"),
         )
 
     def flush(self) -> None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.state import RunState
@@ -31,11 +32,11 @@ class JoinedDevices(Callback):
         if wanted > self._slots:
             self._fleet = None
             logger.warning(
-                "%d devices are connected by now, and %d train at any moment, the "
-                "share of those that were there at first: in_flight=%d says how many, "
+                "%s at any moment, for %s that are connected by now: the share is one "
+                "of those that were there at first. in_flight=%d says how many, "
                 "whoever is there, and min_available_nodes=%d waits for them",
-                present,
-                self._slots,
+                counted(self._slots, "task"),
+                counted(present, "device"),
                 wanted,
                 present,
             )

@@ -118,7 +118,8 @@ class ProgressLog(Callback):
         if state.failures:
             logger.warning("tasks lost: %s", _counts(state.failures))
         if state.duplicates:
-            logger.warning("%d replies came twice, merged once", state.duplicates)
+            twice = counted(state.duplicates, "reply", "replies")
+            logger.warning("%s came twice, merged once", twice)
 
     def _count(self, state: RunState) -> None:
         self._in_flight, self._waiting = len(state.in_flight), len(state.waiting)

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Result
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.completeness.kept import is_users
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.readable import counted, one_line
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.state_dict import StateDict, from_plain, to_plain
@@ -104,8 +104,8 @@ def aggregate_metrics(
         found = aggregate(records, weighting_key)
     except Exception as error:
         logger.warning(
-            "the metrics of %d clients cannot be aggregated (%s) and are left out: %s",
-            len(records),
+            "the metrics of %s cannot be aggregated (%s) and are left out: %s",
+            counted(len(records), "client"),
             one_line(error),
             "the function for it is your own, which gets the metric records of each "
             f"reply and {weighting_key!r}"
@@ -116,5 +116,6 @@ def aggregate_metrics(
     try:
         return wire.metric_record(found, "the function that aggregates metrics")
     except ConfigError as error:
-        logger.warning("%s; those of %d clients are left out", error, len(records))
+        clients = counted(len(records), "client")
+        logger.warning("%s; those of %s are left out", error, clients)
         return MetricRecord()

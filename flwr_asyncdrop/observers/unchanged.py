@@ -2,6 +2,7 @@
 
 import logging
 
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.callbacks import Callback, Merged
 from flwr_asyncdrop.server.fingerprint import is_unchanged
 from flwr_asyncdrop.server.state import RunState
@@ -57,14 +58,14 @@ class UnchangedReplies(Callback):
         if state.updates and not (state.version or state.ended):
             logger.warning(
                 "the global model is the initial one: the aggregator has changed "
-                "nothing with all %d updates",
-                state.updates,
+                "nothing with %s",
+                counted(state.updates, "update"),
             )
         if self.by_device:
             logger.warning(
-                "%d of %d replies had exactly the weights that were sent, from %d "
-                "devices: nothing was trained there",
+                "replies with exactly the weights that were sent: %d of %d, from %s: "
+                "nothing was trained there",
                 sum(self.by_device.values()),
                 state.updates,
-                len(self.by_device),
+                counted(len(self.by_device), "device"),
             )

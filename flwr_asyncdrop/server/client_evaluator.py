@@ -112,14 +112,14 @@ class ClientEvaluator(Evaluator):
             self._said_missing.add(finish)
             later = len(self._rounds) - 1
             logger.warning(
-                "%d of %d clients have not evaluated round %d %s: its metrics are "
-                "those of the others (said once)",
-                len(sent.waiting),
-                len(sent.waiting) + len(sent.replies),
+                "clients that have not evaluated round %d %s: %d of %d; its metrics "
+                "are those of the others (said once)",
                 sent.evaluation.round,
                 "by the end of the run"
                 if finish
                 else f"while {later} later ones began",
+                len(sent.waiting),
+                len(sent.waiting) + len(sent.replies),
             )
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from flwr.serverapp import Grid
 
 from flwr_asyncdrop.exceptions import GridError, GridLostError, RunError
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.steady_grid import SteadyGrid
 
 logger = logging.getLogger("flwr.asyncdrop")
@@ -85,12 +86,12 @@ class Nodes:
             if not told and len(nodes) < count and self._timer() >= start + _SILENT:
                 told = True
                 logger.warning(
-                    "waiting for %d nodes, of which %d are connected, for up to %g s: "
+                    "waiting for %s, for up to %g s (%d connected): "
                     "simulate more with --federation-config 'num-supernodes=%d', or "
                     "start more SuperNodes",
-                    count,
-                    len(nodes),
+                    counted(count, "node"),
                     patience,
+                    len(nodes),
                     count,
                 )
             self._sleep(min(_POLL, patience))

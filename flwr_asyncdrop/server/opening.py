@@ -81,10 +81,10 @@ def open_run(
     there = len(node_ids) if profiles is None else size
     if there < in_flight:
         logger.warning(
-            "%d nodes for %d tasks in flight: only %d will train at any moment. "
+            "%s for %d tasks in flight: only %d will train at any moment. "
             "Simulate more with --federation-config 'num-supernodes=104', start "
             "more SuperNodes, or lower in-flight.",
-            there,
+            counted(there, "node"),
             in_flight,
             there,
         )

@@ -17,6 +17,7 @@ from flwr_asyncdrop.observers.results import ResultCollector
 from flwr_asyncdrop.observers.rounds import RoundLog
 from flwr_asyncdrop.observers.unchanged import UnchangedReplies
 from flwr_asyncdrop.parameters import Range, whole_from
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.evaluator import Evaluator
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.server.server_evaluator import EvaluateFn
@@ -345,8 +346,8 @@ def _check_feasible(run: Run, stopping: StoppingRule, grid: SteadyGrid) -> None:
     memory = Memory.here()
     check_memory(run, num_updates, holds_messages=grid.answers_at_once, memory=memory)
     logger.info(
-        "%d rounds of %d updates: %d updates",
-        stopping.num_rounds,
-        stopping.updates_per_round,
-        num_updates,
+        "%s of %s: %s",
+        counted(stopping.num_rounds, "round"),
+        counted(stopping.updates_per_round, "update"),
+        counted(num_updates, "update"),
     )

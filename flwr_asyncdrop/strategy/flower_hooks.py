@@ -13,7 +13,7 @@ from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.observers.results import aggregate_metrics
 from flwr_asyncdrop.overrides import check_names
-from flwr_asyncdrop.readable import type_of
+from flwr_asyncdrop.readable import counted, type_of
 from flwr_asyncdrop.server.nodes import Nodes
 from flwr_asyncdrop.server.run import Run
 from flwr_asyncdrop.strategy.arguments import Arguments, objective_config
@@ -151,8 +151,8 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
                 errors = [r.error.reason or "" for r in failed if r.has_error()]
                 lacks = any("No evaluate function" in reason for reason in errors)
                 logger.warning(
-                    "none of %d clients has evaluated round %d%s",
-                    len(failed),
+                    "none of %s has evaluated round %d%s",
+                    counted(len(failed), "client"),
                     server_round,
                     ": give the ClientApp an @app.evaluate(), or the strategy "
                     "fraction_evaluate=0.0"

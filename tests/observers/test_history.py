@@ -373,7 +373,7 @@ def test_an_end_that_the_disk_does_not_take_can_be_written_later(tmp_path, caplo
     begin(writer, run)
     disk = writer._file._file._file = Full(writer._file._file._file, 0)
     writer.on_end(run)
-    assert "lacks its last 1 lines" in caplog.text
+    assert "lacks its end, 1 line:" in caplog.text
     with pytest.raises(OSError, match="No space"):
         writer.flush()
     disk.room = 10_000

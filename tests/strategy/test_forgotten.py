@@ -65,7 +65,7 @@ class TestAnUnchangedReply:
             complaint = f"device {device} returned exactly the weights that it was sent"
             assert log.text.count(complaint) == 1
         assert "load_submodel(model, ...)" in log.text
-        assert "6 of 6 replies had exactly the weights that were sent" in log.text
+        assert "replies with exactly the weights that were sent: 6 of 6" in log.text
 
     @pytest.mark.parametrize("strategy", [AsyncFedAvg, AsyncDrop])
     def test_one_that_was_trained_is_none(self, log, strategy):  # noqa: F811

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr_asyncdrop.exceptions import ConfigError, RunError
 from flwr_asyncdrop.parameters import in_interval, integer_in
-from flwr_asyncdrop.readable import one_line
+from flwr_asyncdrop.readable import counted, one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.held_signals import held_signals
 from flwr_asyncdrop.simulation.ray.actor import from_parts, to_parts
@@ -193,10 +193,9 @@ class RayRunner(Runner):
         atexit.unregister(self.close)
         if self.losses:
             _log.warning(
-                "Ray: %d tasks were lost with %d actors and ran again; no device is "
-                "blamed for them",
-                self.losses,
-                self._fleet.lost,
+                "Ray: lost with %s, and run again: %s; no device is blamed for that",
+                counted(self._fleet.lost, "actor"),
+                counted(self.losses, "task"),
             )
         if self._ray.is_initialized():
             self._fleet.close()
