@@ -16,7 +16,7 @@ from flwr_asyncdrop.aggregation.outliers import (
 )
 from flwr_asyncdrop.aggregation.product_buffered import ProductBuffered
 from flwr_asyncdrop.aggregation.product_mixing import ProductMixing
-from flwr_asyncdrop.aggregation.server_step import average_
+from flwr_asyncdrop.aggregation.server_step import average_, room_for_average
 from flwr_asyncdrop.aggregation.weighting import (
     WEIGHTINGS,
     Weighting,
@@ -52,5 +52,6 @@ __all__ = [
     "is_weight",
     "mean_change",
     "mix_",
+    "room_for_average",
     "weighting",
 ]

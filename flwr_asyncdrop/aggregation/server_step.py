@@ -2,7 +2,7 @@
 
 import torch
 
-from flwr_asyncdrop.aggregation.changes import is_weight
+from flwr_asyncdrop.aggregation.changes import is_weight, wide
 from flwr_asyncdrop.parameters import in_interval, more_than
 from flwr_asyncdrop.submodel import State
 from flwr_asyncdrop.submodel.types import is_inexact
@@ -39,17 +39,28 @@ class ServerStep:
             tensor.add_(step, alpha=self._lr)
 
 
+def room_for_average(state: State) -> State:
+    """Return a copy in which `average_` adds models up: half precision in single.
+
+    It has no room for small steps: a decay near 1 would leave the average where it is.
+    """
+    return {
+        name: (wide(tensor) if is_inexact(tensor) else tensor).clone()
+        for name, tensor in state.items()
+    }
+
+
 @torch.no_grad()
 def average_(average: State, state: State, decay: float, count: int) -> None:
     """Take the `count`-th model into an exponential average, in place.
 
     ``E_t = (1 - d) sum_i d^(t-i) W_i / (1 - d^t)``: the weights of the ``t`` models so
-    far add up to one. `count` is ``t``, from 1, and `decay` is ``d``, in [0, 1). For
-    ``t = 1`` the values in `average` do not matter.
+    far add up to one. `average` is a `room_for_average`, `count` is ``t``, from 1, and
+    `decay` is ``d``, in [0, 1). For ``t = 1`` the values in `average` do not matter.
     """
     share = (1 - decay) / (1 - decay**count)
     for name, tensor in state.items():
         if is_inexact(tensor):
-            average[name].lerp_(tensor, share)
+            average[name].lerp_(tensor.to(average[name].dtype), share)
         else:
             average[name].copy_(tensor)

@@ -11,6 +11,7 @@ from flwr_asyncdrop.aggregation import (
     Aggregator,
     OutlierGuard,
     average_,
+    room_for_average,
 )
 from flwr_asyncdrop.exceptions import ConfigError, ReplyError, ShapeError
 from flwr_asyncdrop.fleet.fleet import Fleet
@@ -26,7 +27,7 @@ from flwr_asyncdrop.server.merging import (
 )
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.same_arguments import check_same
-from flwr_asyncdrop.server.state import RunState, copy_of
+from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.server.updates import check_update, update_of
 from flwr_asyncdrop.server.waiting import StarvingWatch, lacks_updates
 from flwr_asyncdrop.state_dict import StateDict, Stateless, load_saved, state_to_save
@@ -65,7 +66,7 @@ class Run:
     def __post_init__(self) -> None:
         self._starving = StarvingWatch()
         if self.averaging and self.state.averaged is None:
-            self.state.averaged = copy_of(self.state.arrays)
+            self.state.averaged = room_for_average(self.state.arrays)
 
     @property
     def fleet(self) -> Fleet:

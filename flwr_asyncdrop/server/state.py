@@ -36,7 +36,8 @@ class RunState:
     late: dict[str, Order] = field(default_factory=dict)
     # Their devices wait until their updates change the global model.
     waiting: list[Order] = field(default_factory=list)
-    averaged: State | None = None  # average of the versions, if the algorithm keeps one
+    # The average of the versions, if the algorithm keeps one; half precision is single.
+    averaged: State | None = None
     # Why the run ended early: "timeout" (no reply came) or "failures" (nothing else).
     ended: str = ""
     frozen: Frozen = field(default_factory=Frozen)  # what of the model does not train
@@ -55,7 +56,10 @@ class RunState:
 
     @property
     def _trained(self) -> State:
-        return self.arrays if self.averaged is None else self.averaged
+        if self.averaged is None:
+            return self.arrays
+        arrays = self.arrays
+        return {name: t.to(arrays[name].dtype) for name, t in self.averaged.items()}
 
     @property
     def in_slots(self) -> list[Order]:

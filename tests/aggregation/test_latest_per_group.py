@@ -12,6 +12,7 @@ from flwr_asyncdrop.aggregation import (
     Update,
     average_,
     mean_change,
+    room_for_average,
 )
 from flwr_asyncdrop.exceptions import ConfigError, ShapeError
 
@@ -195,6 +196,16 @@ class TestAverage:
             average_(average, state, 0.5, count)
             assert average["w"].item() == pytest.approx(wanted)
             assert average["count"].item() == count
+
+    def test_half_precision_has_room_to_add_up(self):
+        """Small steps were rounded away: it stayed at 1."""
+        state = {"w": torch.ones(1, dtype=torch.bfloat16), "count": torch.tensor(0)}
+        average = room_for_average(state)
+        assert average["count"].dtype == torch.int64
+        for count in range(1, 601):
+            state["w"].fill_(1.0 if count <= 100 else 1.125)
+            average_(average, state, 0.99, count)
+        assert average["w"].item() == pytest.approx(1.125, abs=1e-3)
 
     def test_no_decay_is_the_latest_version(self):
         average = one([5.0])

@@ -25,7 +25,10 @@ def run(strategy, **changes):
     grid = HandlerGrid(plus_one, node_ids=range(1, DEVICES + 1))
     settings = {"in_flight": DEVICES, "fleet": speed_levels, "fraction_evaluate": 0.0}
     result = strategy(callbacks=[recorder], **settings, **changes).start(
-        grid, record({"w": torch.zeros(2)}), num_rounds=ROUNDS, evaluate_fn=evaluate
+        grid,
+        record({"w": torch.zeros(2)}),
+        num_rounds=ROUNDS,
+        evaluate_fn=evaluate,
     )
     sent = [wire.from_record(m.content["arrays"])["w"][0].item() for m in grid.pushed]
     returned = wire.from_record(result.arrays)["w"][0].item()
@@ -64,6 +67,13 @@ def test_without_an_average_the_latest_version_is_served():
 def test_a_buffered_version_counts_once():
     versions, _, _, returned = run(FedBuff, averaging=0.5, buffer_size=2)
     assert returned == pytest.approx(average(versions[1::2], 0.5))
+
+
+def test_a_model_of_half_precision_is_served_as_such():
+    half = {"w": torch.zeros(2, dtype=torch.float16)}
+    strategy = AsyncFedAvg(averaging=0.5, fleet=speed_levels, fraction_evaluate=0.0)
+    result = strategy.start(HandlerGrid(plus_one), record(half), num_rounds=1)
+    assert wire.from_record(result.arrays)["w"].dtype == torch.float16
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
