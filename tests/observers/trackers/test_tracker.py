@@ -359,7 +359,8 @@ def test_a_run_in_weights_and_biases_that_broke_resumes_in_the_same_process(
     resume(again, state_of(updates=3, time=3.0))
     again.on_round(state_of(updates=4, time=4.0), 4)
     again.on_end(state_of(updates=4, time=4.0))
-    assert caplog.records == []
+    # The library says itself where its files are.
+    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
     (written,) = tmp_path.glob("wandb/written-*.json")
     assert json.loads(written.read_text())["total/rounds"] == 4
 
