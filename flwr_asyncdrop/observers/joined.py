@@ -13,13 +13,14 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 
 class JoinedDevices(Callback):
-    """Says, once, that a larger share would train if the run began now.
+    """Says, once, that more devices would train if the run began now.
 
-    `training` returns how many devices are to train at once, of so many.
+    `training` returns how many tasks may be in flight, with so many devices.
     """
 
     def __init__(self, run: Run, training: Callable[[int], int]) -> None:
         self._slots = run.slots
+        self._all_wait = run.aggregator.waits_for >= run.slots
         self._training = training
         self._fleet: Fleet | None = None if run.simulated else run.fleet
 
@@ -28,15 +29,21 @@ class JoinedDevices(Callback):
         if self._fleet is None:
             return
         present = len(self._fleet.present)
-        wanted = self._training(present)
-        if wanted > self._slots:
-            self._fleet = None
-            logger.warning(
-                "%s at any moment, for %s that are connected by now: the share is one "
-                "of those that were there at first. in_flight=%d says how many, "
-                "whoever is there, and min_available_nodes=%d waits for them",
-                counted(self._slots, "task"),
-                counted(present, "device"),
-                wanted,
-                present,
-            )
+        wanted = min(self._training(present), present)
+        if wanted <= self._slots:
+            return
+        self._fleet = None
+        why = (
+            "all wait for each other, so it stays at as many as were there at first: "
+            f"min_available_nodes={wanted} waits for more"
+            if self._all_wait
+            else "fraction_train counts those that were there at first: "
+            f"in_flight={wanted} says how many, whoever is there, and "
+            f"min_available_nodes={present} waits for them"
+        )
+        logger.warning(
+            "%s at any moment, for %s that are connected by now; %s",
+            counted(self._slots, "task"),
+            counted(present, "device"),
+            why,
+        )

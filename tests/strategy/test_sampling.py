@@ -160,6 +160,7 @@ def test_the_log_says_how_many_updates_there_will_be(log):  # noqa: F811
     [
         (AsyncFedAvg(fraction_train=0.5), 1),
         (SyncFedAvg(), 1),
+        (SyncFedAvg(in_flight=6), 1),
         (AsyncFedAvg(in_flight=2), 0),
         (AsyncFedAvg(fraction_train=0.5, fleet=speed_levels), 0),
         (AsyncFedAvg(fraction_train=0.1), 0),
@@ -179,5 +180,17 @@ def test_the_log_says_once_that_more_nodes_have_come(strategy, warnings, log):  
         trains = 4 if isinstance(strategy, SyncFedAvg) else 2
         at_once = f"{trains} tasks at any moment, for 8 devices that are connected"
         assert at_once in said[0]
-        assert f"in_flight={2 * trains} says" in said[0]
-        assert "min_available_nodes=8 waits" in said[0]
+        wanted = 2 * trains if strategy.in_flight is None else 6
+        # With more in flight its devices wait for as many as were there all the same.
+        waits = isinstance(strategy, SyncFedAvg)
+        assert (f"in_flight={wanted} says" in said[0]) is not waits
+        assert f"min_available_nodes={wanted if waits else 8} waits" in said[0]
+
+
+def test_the_log_does_not_say_that_nodes_have_come_who_were_there(log):  # noqa: F811
+    """It did, where fewer nodes were there than in_flight, and all wait."""
+    strategy = SyncFedAvg(in_flight=6, fraction_evaluate=0.0)
+    grid = HandlerGrid(measuring(plus_one), node_ids=range(1, 5))
+    strategy.start(grid, record(ZEROS), num_rounds=3)
+    assert "4 nodes for 6 tasks in flight" in log.text
+    assert "connected by now" not in log.text
