@@ -248,7 +248,7 @@ class Lane:
         lines = [f"{self.label}: {settings or 'nothing to search'} ({tried} tried)"]
         if self.failed:
             lines.append(
-                f"  {self.failed} of them are out, as runs of them failed or diverged"
+                f"  out, as runs of them failed or diverged: {self.failed} of them"
             )
         if self.is_by_chance:
             lines.append(

@@ -102,7 +102,7 @@ def test_those_ahead_go_on_and_one_wins(tmp_path):
     assert lane.winner.values == {"lr": 0.4}
     assert lane.said() == [
         "fedbuff: lr=0.4 (4 tried)",
-        "  1 of them are out, as runs of them failed or diverged",
+        "  out, as runs of them failed or diverged: 1 of them",
         "  lr: at the edge of what was searched, a better value may lie beyond",
     ]
 
