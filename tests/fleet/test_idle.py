@@ -165,6 +165,15 @@ def test_whatever_happens_the_same_devices_are_idle_in_the_same_order(
             )
 
 
+@pytest.mark.parametrize("by_rank", [True, False])
+def test_devices_that_have_failed_are_idle_again_when_others_have_since(by_rank):
+    played = Played("levels", 2)
+    for event in (("lose", 1), ("lose", 2), ("update",), ("lose", 3)):
+        played.play(*event)
+        state = set(), 0.0, played.lost, by_rank
+        assert filed(played.fleet, *state) == listed(played.fleet, *state)
+
+
 def test_a_speed_counts_though_nobody_has_asked_for_a_rank_yet():
     fleet = built("real", 2)
     fleet.refresh([1, 2])

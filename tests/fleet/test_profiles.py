@@ -59,6 +59,14 @@ def test_the_mean_duration_is_that_of_many_tasks():
     assert statistics.median(durations) == pytest.approx(3.0, abs=0.05)
 
 
+def test_numbers_of_numpy_are_pythons_own():
+    """A history is JSON, which has none of NumPy's."""
+    profile = DeviceProfile(np.float32(2.0), latency=np.int64(1), watts=np.float64(3.0))
+    numbers = profile.seconds_per_task, profile.latency, profile.watts
+    assert [type(number) for number in numbers] == [float, int, float]
+    assert numbers == (2.0, 1, 3.0)
+
+
 def test_energy_is_of_computing_and_of_bytes_both_ways():
     profile = DeviceProfile(8.0, watts=3.0, joules_per_byte=0.5, jitter=2.0, latency=9)
     cost = TaskCost(compute=0.25, bytes_down=200, bytes_up=300)

@@ -76,3 +76,5 @@ def test_a_change_names_every_device_whose_rank_changes(data):
             assert moved <= {device, *changed}
         for each in everyone:
             assert speeds.rank(each) == after.get(each, num_ranks - 1)
+        if finite := [slow for slow in slowness if slow < np.inf]:
+            assert speeds.median == np.median(finite)
