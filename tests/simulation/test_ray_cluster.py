@@ -21,6 +21,7 @@ from flwr_asyncdrop.cli.backend import Backend
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.exceptions import RunError
 from flwr_asyncdrop.observers.history_reading import read_history, without_wall
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.simulation import LocalGrid, RayRunner
 from tests.nightly import nightly
@@ -140,7 +141,7 @@ def test_an_actor_and_a_node_are_killed_and_the_bits_are_the_same(
     assert again[:2] == (history, model)
     assert chaos.kills[:2] == ["actor", "raylet"]
     assert again[2] >= 1
-    assert f"{again[2]} tasks were lost" in caplog.text
+    assert f"and run again: {counted(again[2], 'task')}" in caplog.text
     assert history[-1]["failures"] == {}
 
 
