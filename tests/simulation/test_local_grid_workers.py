@@ -182,12 +182,13 @@ def test_timeouts_end_the_wait_and_keep_the_reply() -> None:
     with LocalGrid(APP, num_nodes=2, workers=1) as grid:
         pid = pid_of(grid)
         os.kill(pid, signal.SIGSTOP)
+        pushed = list(grid.push_messages([task(1000, "describe")]))
         assert grid.send_and_receive([task(1000, "describe")], timeout=0.05) == []
-        assert not grid.wait_any(["message-2"], 0.05)
-        assert not grid.wait_any(["message-2"], 0.0)
+        assert not grid.wait_any(pushed, 0.05)
+        assert not grid.wait_any(pushed, 0.0)
         os.kill(pid, signal.SIGCONT)
-        assert grid.wait_any(["message-2"])
-        (reply,) = grid.pull_messages(["message-2"])
+        assert grid.wait_any(pushed)
+        (reply,) = grid.pull_messages(pushed)
         assert reply.has_content()
 
 
