@@ -7,8 +7,10 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
-from flwr_asyncdrop import HeteroAsyncDrop, speed_levels
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop import FedBuff, HeteroAsyncDrop, speed_levels
+from flwr_asyncdrop.exceptions import ConfigError, DataError
+from flwr_asyncdrop.observers.history import HistoryWriter
+from flwr_asyncdrop.observers.history_reading import read_history
 from flwr_asyncdrop.report import comparison_table
 from tests.grids import HandlerGrid
 from tests.runs import plus_one
@@ -41,6 +43,24 @@ def run(**config):
         num_rounds=2,
         evaluate_fn=lambda server_round, arrays: MetricRecord({"accuracy": 0.5}),
     )
+
+
+@pytest.mark.usefixtures("no_settling")
+def test_simulated_and_real_runs_of_a_project_are_not_compared(tmp_path):
+    """Their histories did not say which clock their seconds are of."""
+    for label, fleet in (("virtual", speed_levels), ("wall", None)):
+        path = tmp_path / label / "seed-0" / "history.jsonl"
+        strategy = FedBuff(in_flight=4, fleet=fleet, callbacks=[HistoryWriter(path)])
+        strategy.start(
+            HandlerGrid(plus_one, range(8)),
+            ArrayRecord(Net().state_dict()),
+            num_rounds=1,
+            evaluate_fn=lambda server_round, arrays: MetricRecord({"accuracy": 0.5}),
+        )
+        (first, *_) = read_history(path)
+        assert first["clock"] == label
+    with pytest.raises(DataError, match="different clocks"):
+        comparison_table([tmp_path])
 
 
 @pytest.mark.usefixtures("no_settling")

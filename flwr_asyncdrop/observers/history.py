@@ -4,7 +4,8 @@
 ``event``               fields beside ``event`` and ``wall``
 ======================  ==========================================================
 ``run`` (first line)    ``schema``, ``seed``, ``devices``, ``full_bytes`` (the full
-                        model on the wire) and what the caller adds
+                        model on the wire) and what the caller adds; ``clock``,
+                        ``"virtual"`` or ``"wall"``, if the caller does not say it
 ``update``              ``update`` (count, from 1), ``round``, ``time``, ``device``,
                         ``rank``, ``dispatched_at``, ``staleness``, ``version``,
                         ``bytes_down``, ``bytes_up``, ``compute``, ``in_flight``,
@@ -51,6 +52,7 @@ from uuid import uuid4
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import CheckpointError
+from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.observers.history_file import HistoryFile
 from flwr_asyncdrop.observers.history_lines import (
     Record,
@@ -144,8 +146,15 @@ class HistoryWriter(Callback):
         self._lines: list[Record] = []
         self._every = whole_from(1).check("every", every)
         self._units, self._left_out = UnitCounts(), LeftOut()
+        self._clock: dict[str, object] = {}
         self._ending: Ending
         self._config_before: Mapping[str, object] | None = None
+
+    def on_fleet(self, fleet: Fleet) -> None:
+        """Note which clock the run is on: times of two clocks cannot be compared."""
+        config = self._run.get("config")
+        if not (isinstance(config, Mapping) and "clock" in config):
+            self._clock = {"clock": "wall" if fleet.profiles is None else "virtual"}
 
     def on_start(self, state: RunState) -> None:
         """Open the file, and keep the first line until the run begins."""
@@ -163,6 +172,7 @@ class HistoryWriter(Callback):
                 "devices": state.num_devices,
                 "full_bytes": wire.array_bytes(wire.to_record(state.served)),
                 **({"every": self._every} if self._every > 1 else {}),
+                **self._clock,
                 **self._run,
             },
             {"run": uuid4().hex, **self._machine},

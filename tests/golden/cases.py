@@ -52,12 +52,14 @@ def of_history(path):
     """Return the digest of a history, without the machine and the configuration.
 
     The configuration is what the first line says of the run-config, whose keys may be
-    renamed or get other defaults. Nor are lines of steps in it, which came after other
-    machines had recorded: what they say shows in the model.
+    renamed or get other defaults. Nor are lines of steps in it, and the clock beside a
+    configuration, which came after other machines had recorded: what steps say shows in
+    the model.
     """
     lines = map(without_wall, read_history(path))
     records = [record for record in lines if record["event"] != "step"]
-    records[0].pop("config", None)
+    for name in ("config", "clock"):
+        records[0].pop(name, None)
     return digest(json.dumps(record, sort_keys=True).encode() for record in records)
 
 
