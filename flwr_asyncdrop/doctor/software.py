@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
 
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.extras import MATPLOTLIB_FOLDER, logs_of, matplotlib_fix
@@ -89,8 +90,8 @@ def check_package(requirement: Requirement) -> Finding:
         found = version(name)
     except PackageNotFoundError:
         return problem(name, "is not installed", fix)
-    if not range_.contains(found, prereleases=True):
-        return problem(name, f"{found} is not in {range_}", fix)
+    if reason := _unfit(found, range_):
+        return problem(name, reason, fix)
     try:
         import_module(name)
     except Exception as error:
@@ -111,9 +112,8 @@ def check_optional() -> Iterator[Finding]:
             yield ok(name, f"is not installed: {without} ({install})")
             continue
         range_ = ranges.get(name, SpecifierSet())
-        if not range_.contains(found, prereleases=True):
-            fix = f"pip install '{name}{range_}'"
-            yield warning(name, f"{found} is not in {range_}", fix)
+        if reason := _unfit(found, range_):
+            yield warning(name, reason, f"pip install '{name}{range_}'")
             continue
         try:
             with logs_of(module) as said:
@@ -130,6 +130,15 @@ def check_optional() -> Iterator[Finding]:
                 yield warning(name, reason, MATPLOTLIB_FOLDER)
     if working:
         yield ok("extras", ", ".join(working))
+
+
+def _unfit(found: str, range_: SpecifierSet) -> str:
+    """Return why a version will not do, "" if it will."""
+    try:
+        fits = range_.contains(found, prereleases=True)
+    except InvalidVersion:  # of somebody's own build
+        return f"{found} is no version that can be compared with {range_}"
+    return "" if fits else f"{found} is not in {range_}"
 
 
 def _ranges() -> dict[str, SpecifierSet]:

@@ -110,6 +110,15 @@ class TestSoftware:
         assert found["peft"].found.startswith("0.17.1 is not in ")
         assert "psutil 99" in found["extras"].found
 
+    def test_a_build_of_ones_own_may_have_a_version_that_is_none(self, monkeypatch):
+        """The doctor ended with a traceback."""
+        monkeypatch.setattr(software, "version", lambda _: "2.6.0-of-mine")
+        finding = check_package(Requirement("numpy>=2"))
+        says = "2.6.0-of-mine is no version that can be compared with >=2"
+        assert (finding.level, finding.found) == ("problem", says)
+        found = by_name(check_optional())
+        assert found["numba"].found == says.replace(">=2", ">=0.61")
+
     def test_every_module_that_names_the_doctor_is_looked_at(self):
         """What an extra brings and cannot be imported says: see `asyncdrop doctor`."""
         looked_at = {
