@@ -139,6 +139,13 @@ class TestOnceItIsKnownWhatIsUsual:
         assert verdict(guard, update(extra=controls(0.1)), 9) == ""
         assert "the record 'control'" in verdict(guard, update(extra=controls(1e6)), 9)
 
+    @pytest.mark.parametrize(("size", "passes"), [(0.05, True), (2.0, False)])
+    def test_a_record_that_nobody_else_has_sent_is_measured_by_the_weights(
+        self, size, passes
+    ):
+        extra = {"control": {"layer.weight": torch.full((4, 3), size)}}
+        assert (verdict(settled(), update(extra=extra), 9) == "") == passes
+
 
 class TestWhoSaysWhatIsUsual:
     def test_a_liar_counts_once_however_often_it_replies(self):
