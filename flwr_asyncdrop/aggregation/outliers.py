@@ -1,8 +1,10 @@
 """A guard that refuses updates whose change is far outside what others send."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -96,7 +98,9 @@ class OutlierGuard:
     majority. A change that is small beside the weights is never refused.
 
     Before enough devices have replied, a change must not be much larger than the
-    weights themselves, or than those that were accepted.
+    weights themselves, or than those that were accepted. So it is later for a tensor,
+    or a record beside the model, that fewer than three of these devices have sent: who
+    sends it alone would say what is usual.
 
     Parameters
     ----------
@@ -136,12 +140,15 @@ class OutlierGuard:
         known = [each.sizes for each in self._latest.values()]
         enough = _QUORUM if self._count < _FORGOTTEN_AFTER else _LEAST_QUORUM
         enough = max(min(enough, num_devices), _LEAST_QUORUM)
+        seen: Counter[str] = Counter()
         # Where most devices change nothing, nothing is usual.
         if len(known) >= enough and _median(known, ALL) > 0:
-            self._check_usual(state, sizes, known)
-        else:
+            seen.update(chain.from_iterable(known))
+        usual = {g: size for g, size in sizes.items() if seen[g] >= _LEAST_QUORUM}
+        self._check_usual(state, usual, known)
+        if new := {g: size for g, size in sizes.items() if g not in usual}:
             accepted = [each.sizes for each in self._latest.values() if each.accepted]
-            self._check_first(state, sizes, accepted)
+            self._check_first(state, new, accepted)
         latest.accepted = True
 
     def state_dict(self) -> StateDict:

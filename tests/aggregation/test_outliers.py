@@ -139,12 +139,22 @@ class TestOnceItIsKnownWhatIsUsual:
         assert verdict(guard, update(extra=controls(0.1)), 9) == ""
         assert "the record 'control'" in verdict(guard, update(extra=controls(1e6)), 9)
 
-    @pytest.mark.parametrize(("size", "passes"), [(0.05, True), (2.0, False)])
-    def test_a_record_that_nobody_else_has_sent_is_measured_by_the_weights(
-        self, size, passes
+    @pytest.mark.parametrize("others", [0, 1, 2])
+    @pytest.mark.parametrize(("size", "passes"), [(5.0, True), (1000.0, False)])
+    def test_what_few_others_have_sent_is_measured_by_the_weights(
+        self, size, passes, others
     ):
-        extra = {"control": {"layer.weight": torch.full((4, 3), size)}}
-        assert (verdict(settled(), update(extra=extra), 9) == "") == passes
+        """Its sender had said what is usual for it: it could be anything."""
+        guard, extra = (
+            settled(),
+            {"control": {"layer.weight": torch.full((4, 3), size)}},
+        )
+        few = {"control": {"layer.weight": torch.full((4, 3), 0.5)}}
+        for device in range(others):
+            assert verdict(guard, update(extra=few), device) == ""
+        said = verdict(guard, update(extra=extra), 9)
+        assert (said == "") == passes
+        assert said.startswith("outlier: its change of the record 'control'") != passes
 
 
 class TestWhoSaysWhatIsUsual:
