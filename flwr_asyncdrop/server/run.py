@@ -126,6 +126,9 @@ class Run:
         begun = self.state
         self.state = RunState.start_from({}, begun.seed)
         self.state.load_state_dict(state["state"])
+        if self.state.averaged is not None:
+            # Versions before this one kept it in half precision if the model is.
+            self.state.averaged = room_for_average(self.state.averaged)
         shapes, saved = shapes_of(begun.initial), shapes_of(self.state.initial)
         if shapes != saved:
             odd = sorted(dict(shapes.items() ^ saved.items()))

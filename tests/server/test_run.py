@@ -110,6 +110,17 @@ def test_it_may_say_so_in_a_scalar(scalar):
     assert opened.state.version == 1
 
 
+def test_an_average_that_was_saved_in_half_precision_goes_on_in_single():
+    """Versions before this one kept it so, and small steps were rounded away."""
+    half = {"w": torch.zeros(2, dtype=torch.float16)}
+    opened = session(arrays=half)
+    saved = opened.state_dict()
+    saved["state"]["averaged"] = half
+    opened.load_state_dict(saved)
+    assert opened.state.averaged["w"].dtype == torch.float32
+    assert opened.state.served["w"].dtype == torch.float16
+
+
 def doubled_in_place(tensor):
     tensor.data = tensor.data.double()
     return tensor
