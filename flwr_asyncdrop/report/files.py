@@ -29,10 +29,11 @@ def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
 def run_of_comparison(folder: Path) -> Path | None:
     """Return the folder of a run if the folder is a comparison's, tuning's or advice's.
 
-    It is seen from there, e.g. ``fedbuff/seed-0``, or ``rung-1/fedbuff/seed-0``.
+    Or that of an algorithm in it. It is seen from there, e.g. ``seed-0``,
+    ``fedbuff/seed-0``, or ``rung-1/fedbuff/seed-0``.
     """
-    for pattern in (f"*/{SEED}*/{HISTORY}", f"*/*/{SEED}*/{HISTORY}"):
-        if found := min(folder.glob(pattern), default=None):
+    for above in ("", "*/", "*/*/"):
+        if found := min(folder.glob(f"{above}{SEED}*/{HISTORY}"), default=None):
             return found.parent.relative_to(folder)
     return None
 

@@ -152,7 +152,9 @@ def test_a_folder_that_has_a_run_is_replaced_only_on_demand(tmp_path, capsys):
     assert history(out)[0]["config"]["seed"] == 0
 
 
-@pytest.mark.parametrize("below", ["fedbuff/seed-0", "rung-1/fedbuff,lr=0.1/seed-3"])
+@pytest.mark.parametrize(
+    "below", ["seed-0", "fedbuff/seed-0", "rung-1/fedbuff,lr=0.1/seed-3"]
+)
 def test_a_run_is_not_put_among_those_of_a_comparison(below, tmp_path, capsys):
     write(tmp_path / below, made_history("fedbuff", 0, [0.5]))
     before = sorted(tmp_path.rglob("*"))
