@@ -253,6 +253,15 @@ def test_the_clock_must_be_the_same(tmp_path):
         read_series([tmp_path])
 
 
+def test_a_history_that_says_no_clock_is_compared_with_those_that_do(tmp_path):
+    """Those of projects of one's own did not, and are of the same clock or not."""
+    records = history("a", 0, [0.5])
+    del records[0]["config"]["clock"]
+    write(tmp_path / "a" / "seed-0", records)
+    run(tmp_path, "fedbuff")
+    assert [one.label for one in read_series([tmp_path])] == ["fedbuff", "a"]
+
+
 def test_a_label_is_of_one_algorithm(tmp_path):
     for seed, algorithm in enumerate(["fedavg", "fedbuff"]):
         write(tmp_path / "runs" / f"seed-{seed}", history(algorithm, seed, [0.5]))
