@@ -97,13 +97,13 @@ not_yours() {
 }
 
 # Two at once would mix up keys and certificates. The link names who works here, so one
-# that was killed is not waited for.
+# that was killed is not waited for, unless another process has its number by now.
 alone() {
     making=$out/.making
     if ! ln -s $$ "$making" 2>/dev/null; then
         other=$(readlink "$making") || fail "$making cannot be made: is the disk full?"
         ! kill -0 "$other" 2>/dev/null ||
-            fail "another one makes certificates in $out (process $other): run this again after it"
+            fail "another one makes certificates in $out (process $other): run this again after it, or delete $making if that is something else"
         rm -f "$making"
         ln -s $$ "$making"
     fi

@@ -146,7 +146,8 @@ def test_two_at_once_do_not_mix_keys_and_certificates(make, tmp_path):
     assert done.returncode == 1
     assert done.stderr == (
         f"make_certificates.sh: another one makes certificates in {tmp_path} (process "
-        f"{os.getpid()}): run this again after it\n"
+        f"{os.getpid()}): run this again after it, or delete {tmp_path}/.making if "
+        "that is something else\n"
     )
     assert not (tmp_path / "ca.crt").exists()
 
