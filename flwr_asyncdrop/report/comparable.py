@@ -72,10 +72,9 @@ def _check_algorithm(label: str, own: Sequence[str], run: Set[str]) -> None:
 
 def _facts(log: RunLog) -> dict[str, str]:
     """Return what must be the same in all runs, but for what a run does not have."""
-    facts = {"data sets": str(log.fact("dataset"))}
-    # A project's own history of before does not say it.
-    if log.fact("clock") is not None:
-        facts["clocks"] = log.time_label
+    # A project's own history of before does not say its clock.
+    clock = "not said" if log.fact("clock") is None else log.time_label
+    facts = {"data sets": str(log.fact("dataset")), "clocks": clock}
     if (curve := log.curve) is not None:
         facts["metrics"] = curve.metric.name
         facts["evaluations"] = "on the server" if curve.by_server else "by clients"

@@ -253,13 +253,17 @@ def test_the_clock_must_be_the_same(tmp_path):
         read_series([tmp_path])
 
 
-def test_a_history_that_says_no_clock_is_compared_with_those_that_do(tmp_path):
-    """Those of projects of one's own did not, and are of the same clock or not."""
-    records = history("a", 0, [0.5])
-    del records[0]["config"]["clock"]
-    write(tmp_path / "a" / "seed-0", records)
+def test_a_clock_that_a_history_does_not_say_may_be_another(tmp_path):
+    """Those of projects of one's own did not."""
+    for label in ("a", "b"):
+        records = history(label, 0, [0.5])
+        del records[0]["config"]["clock"]
+        write(tmp_path / label / "seed-0", records)
+    assert [one.label for one in read_series([tmp_path])] == ["a", "b"]
     run(tmp_path, "fedbuff")
-    assert [one.label for one in read_series([tmp_path])] == ["fedbuff", "a"]
+    says = r"different clocks, not said \(a seed 0 and 1 other\), virtual time \(s\)"
+    with pytest.raises(DataError, match=says):
+        read_series([tmp_path])
 
 
 def test_a_label_is_of_one_algorithm(tmp_path):
