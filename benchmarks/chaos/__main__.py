@@ -12,12 +12,12 @@ import logging
 import shutil
 import sys
 import tempfile
-from functools import partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.chaos.audit import Audit, figures, summed, table
-from benchmarks.chaos.fleet import FLEET_RUNS, run_fleet
-from benchmarks.chaos.local import LOCAL_RUNS, run_local
+from benchmarks.chaos.fleet import FLEET_RUNS, FleetRun, run_fleet
+from benchmarks.chaos.local import LOCAL_RUNS, LocalRun, run_local
 from benchmarks.figures import say, show
 from scripts.flwr_run import end_with_signals
 from scripts.transport import installed_transport
@@ -30,13 +30,16 @@ def main() -> int:
     parser.add_argument("--part", choices=("all", "local", "fleet"), default="all")
     parser.add_argument("--times", type=int, default=1, help="runs of each kind")
     arguments = parser.parse_args()
+    if arguments.times < 1:
+        parser.error(f"--times {arguments.times}: nothing would be broken")
     if arguments.part != "local":
         installed_transport()  # refuses some versions, and not after minutes
     end_with_signals()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
-    audits = break_everything(folder, arguments.part, arguments.times)
-    results = show({"audit": lambda: figures(audits)})
+    runs = runs_of(arguments.part, arguments.times)
+    audits = break_everything(folder, runs)
+    results = show({"audit": lambda: figures(audits, planned_faults(runs))})
     print(f"\n{table(summed(audits))}")
     missed = any(figure.verdict == "missed" for figure in results)
     if missed:
@@ -46,16 +49,33 @@ def main() -> int:
     return int(missed)
 
 
-def break_everything(folder: Path, part: str = "all", times: int = 1) -> list[Audit]:
-    """Do the runs of one part, or all, so many times."""
-    local = [partial(run_local, run) for run in LOCAL_RUNS]
-    fleet = [partial(run_fleet, run) for run in FLEET_RUNS]
-    runs = {"local": local, "fleet": fleet, "all": [*local, *fleet]}[part] * times
+def runs_of(part: str = "all", times: int = 1) -> list[LocalRun | FleetRun]:
+    """Return the runs of one part, or of all, so many times."""
+    parts: dict[str, Sequence[LocalRun | FleetRun]] = {
+        "local": LOCAL_RUNS,
+        "fleet": FLEET_RUNS,
+        "all": (*LOCAL_RUNS, *FLEET_RUNS),
+    }
+    return [*parts[part]] * times
+
+
+def planned_faults(runs: Iterable[LocalRun | FleetRun]) -> int:
+    """Return how many faults tasks and messages meet in runs that come to their end.
+
+    Those of processes come on top: a run may end before a worker is killed.
+    """
+    return sum(sum(run.clients.values()) + sum(run.messages.values()) for run in runs)
+
+
+def break_everything(folder: Path, runs: Sequence[LocalRun | FleetRun]) -> list[Audit]:
+    """Do runs, and audit each."""
     audits: list[Audit] = []
     for number, run in enumerate(runs, start=1):
-        name = run.args[0].name
-        say(f"run {number} of {len(runs)}: {name}")
-        audit = run(folder / f"{name}-{number}")
+        say(f"run {number} of {len(runs)}: {run.name}")
+        own = folder / f"{run.name}-{number}"
+        audit = (
+            run_local(run, own) if isinstance(run, LocalRun) else run_fleet(run, own)
+        )
         outcome = "survived" if audit.survived else f"did not survive: {audit.failure}"
         say(f"{outcome} after {audit.seconds:.0f} s")
         audits.append(audit)

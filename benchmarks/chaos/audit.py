@@ -169,13 +169,21 @@ def _merged_twice(tally: torch.Tensor, updates: Sequence[Mapping[str, Any]]) -> 
     return len({*in_model, *(task for task, count in times.items() if count > 1)})
 
 
-def figures(audits: Sequence[Audit]) -> list[Figure]:
-    """Return the figures of all runs together, with what they should be."""
+def figures(audits: Sequence[Audit], planned: int) -> list[Figure]:
+    """Return the figures of all runs together, with what they should be.
+
+    Parameters
+    ----------
+    audits : sequence of Audit
+        Of the runs.
+    planned : int
+        Faults that are to take place in them, at least.
+    """
     return [
         Figure(
             "faults_injected",
             sum(audit.faults.total() for audit in audits),
-            200,
+            planned,
             at_least=True,
         ),
         Figure(

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from benchmarks.chaos import __main__ as chaos
 from benchmarks.chaos import local
 from benchmarks.chaos.audit import Audit, figures, summed, table
 from benchmarks.chaos.books import Books
@@ -202,7 +203,7 @@ def test_a_sound_run(tmp_path):
     assert (audit.lost, audit.twice, audit.stuck, audit.non_finite) == (0, 0, 0, 0)
     assert audit.faults == {Fault.RAISES: 1, Fault.LATE: 1}
     assert audit.healed == {Fault.LATE: 1}
-    values = {figure.name: figure.value for figure in figures([audit, audit])}
+    values = {figure.name: figure.value for figure in figures([audit, audit], 4)}
     assert values["faults_injected"] == 4
     assert values["runs_survived"] == 2
     assert "answer is late" in table([audit])
@@ -282,12 +283,43 @@ def test_a_run_that_failed_says_why_and_has_the_figures_that_there_are(tmp_path)
     assert (failed.merged, failed.twice, failed.lost) == (3, 0, 0)
     assert failed.faults == {Fault.RAISES: 1}
     audits = [failed, ended_run(tmp_path / "other", **SOUND, faults=[None, Fault.NAN])]
-    values = {figure.name: figure.value for figure in figures(audits)}
+    values = {figure.name: figure.value for figure in figures(audits, 2)}
     assert values["runs_survived"] == 1
     assert values["faults_injected"] == 2
     (both,) = summed(audits)
     assert (both.expected, both.merged, both.seconds) == (6, 6, 1.0)
     assert "run FAILED: its ServerApp has ended: Error: gone" in table([both])
+
+
+@pytest.mark.parametrize("lacking", [0, 1])
+@pytest.mark.parametrize("times", [1, 10])
+@pytest.mark.parametrize("part", ["all", "local", "fleet"])
+def test_the_goal_of_a_part_is_the_faults_that_it_plans(
+    tmp_path, monkeypatch, part, times, lacking
+):
+    """It was 200: more than one part has, and less than half of ten fleets' faults."""
+    rest = [lacking]
+
+    def run(run, folder):
+        faults = Counter(run.clients) + Counter(run.messages)
+        faults[Fault.RAISES] -= rest.pop() if rest else 0
+        merges = run.settings.merges
+        return Audit(run.name, merges, merges, faults, Counter(), 0, 0, 0, 0, 0, {}, 1)
+
+    monkeypatch.setattr(chaos, "end_with_signals", lambda: None)
+    monkeypatch.setattr(chaos, "run_local", run)
+    monkeypatch.setattr(chaos, "run_fleet", run)
+    words = ["chaos", "--part", part, "--times", str(times), "--keep", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    assert chaos.main() == lacking
+
+
+def test_no_run_at_all_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(chaos, "end_with_signals", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["chaos", "--part=local", "--times=0"])
+    with pytest.raises(SystemExit, match="2"):
+        chaos.main()
+    assert "--times 0: nothing would be broken" in capsys.readouterr().err
 
 
 def test_a_run_that_left_nothing_is_no_survival(tmp_path):
