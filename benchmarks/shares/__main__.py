@@ -132,7 +132,9 @@ def _run(fleet: Fleet, config: dict[str, object], history: Path) -> None:
     pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
     command = fleet.flwr("run", fleet.app, "edge", "--stream", "--run-config", pairs)
     try:
-        output, _ = command.communicate(timeout=_PATIENCE)
+        output, _ = command.communicate(
+            timeout=float(str(config["max-seconds"])) + _PATIENCE
+        )
     except subprocess.TimeoutExpired as error:
         command.kill()
         raise TrialError(f"{config['algo']} does not end") from error

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -100,6 +101,28 @@ def test_the_data_are_in_the_folder_that_is_meant(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = shares._parser().parse_args(["--data", "data", "--out", "out"])
     assert (given.data, given.out) == (tmp_path / "data", tmp_path / "out")
+
+
+def test_a_run_is_waited_for_as_long_as_it_is_to_take(tmp_path):
+    """One of 900 s or more was ended as one that hangs."""
+    waited = []
+
+    def communicate(timeout):
+        waited.append(timeout)
+        return "", None
+
+    end = {"event": "end", "time": 5000.0}
+    done = write(tmp_path / "done.jsonl", [end]).read_text()
+    fleet = SimpleNamespace(
+        app="/app",
+        data="/data",
+        results="/run",
+        flwr=lambda *arguments: SimpleNamespace(communicate=communicate),
+        read=lambda path: done,
+    )
+    config = {"algo": "fedavg", "max-seconds": 5000.0}
+    shares._run(fleet, config, tmp_path / "history.jsonl")
+    assert waited[0] > 5000
 
 
 @pytest.fixture(scope="module")
