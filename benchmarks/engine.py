@@ -55,7 +55,7 @@ def _engine_rate() -> float:
     """Run Flower's engine in a process of its own, as Ray outlives its runs."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rate.json"
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-c", _ENGINE.format(nodes=NODES)],
             env={
                 **os.environ,
@@ -63,7 +63,10 @@ def _engine_rate() -> float:
                 "ASYNCDROP_BENCH_ROUNDS": str(ENGINE_ROUNDS),
                 "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             },
-            check=True,
+            check=False,
             capture_output=True,
+            text=True,
         )
+        if done.returncode or not output.exists():
+            raise RuntimeError(f"Flower's engine has failed\n{done.stderr}")
         return float(json.loads(output.read_text()))

@@ -27,7 +27,7 @@ def planning_figures() -> Iterator[Figure]:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.planning"],
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     )
     measured = json.loads(done.stdout.splitlines()[-1])
