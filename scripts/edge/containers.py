@@ -90,7 +90,7 @@ class ContainerFleet(Fleet):
         self._compose("down", "--volumes", "--timeout", "10")
         if not self._keep_images:
             for image in {service.image for service in self.services.values()}:
-                self._podman("rmi", image)
+                self._podman("rmi", image, check=False)  # it may not have been built
         self._configuration.close()
 
     def add(self, service: Service) -> None:

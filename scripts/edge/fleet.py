@@ -5,6 +5,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,7 +42,9 @@ class Fleet(ABC):
         try:
             self.up()
         except BaseException:
-            self.down()
+            # What could not be started can often not be ended, and is the news.
+            with suppress(TrialError):
+                self.down()
             raise
         return self
 
@@ -51,8 +54,9 @@ class Fleet(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End everything."""
-        self.down()
+        """End everything; an error that is under way is the one that is raised."""
+        with suppress(TrialError) if error else nullcontext():
+            self.down()
 
     @abstractmethod
     def up(self) -> None:
