@@ -108,6 +108,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=UPDATES)
     arguments = parser.parse_args()
+    if arguments.updates < 2 * _LOOK_EVERY:
+        parser.error(
+            f"--updates {arguments.updates}: a line needs {2 * _LOOK_EVERY:,} or more, "
+            f"as the memory is looked at every {_LOOK_EVERY}"
+        )
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     figures = show({"soak": partial(soak_figures, arguments.updates)})

@@ -43,6 +43,16 @@ def test_what_the_beginning_takes_does_not_count():
     assert figures["rss_mb_per_10k_updates"].value == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("updates", [-40, 0, 400, 999])
+def test_too_few_updates_for_a_line_are_refused(updates, monkeypatch, capsys):
+    """Of 400 it ended in a traceback, and one point of 520 made a line, too."""
+    monkeypatch.setattr("sys.argv", ["soak", f"--updates={updates}"])
+    with pytest.raises(SystemExit, match="2"):
+        soak.main()
+    said = f"--updates {updates}: a line needs 1,000 or more"
+    assert said in capsys.readouterr().err
+
+
 def test_a_small_soak_looks_now_and_then(monkeypatch):
     monkeypatch.setattr(soak, "_LOOK_EVERY", 40)
     figures = {figure.name: figure.value for figure in soak_figures(updates=240)}
