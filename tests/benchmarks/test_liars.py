@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks import liars
 from benchmarks.liars import ATTACKS, Case, run_case, table
+from benchmarks.lines import add_result
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.experiment import load_data
 
@@ -56,6 +57,18 @@ def test_runs_that_are_there_are_not_made_again(tmp_path, monkeypatch, capsys):
     liars.main()
     assert len(made) == len(set(made))
     assert "| fedavg median | 50 | 50 / 50 |" in capsys.readouterr().out
+
+
+def test_a_run_that_two_processes_have_made_counts_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(liars, "cases", lambda algorithms: [])
+    out = tmp_path / "liars.jsonl"
+    ended = {"accuracy": 0.5, "ended": ""}
+    for guard, refused in ((True, 3), (True, 3), (False, 5)):
+        case = Case("fedavg", attack="noise", liars=1, guard=guard)
+        add_result(out, {**vars(case), **ended, "honest_refused": refused})
+    monkeypatch.setattr("sys.argv", ["liars", "--out", str(out)])
+    liars.main()
+    assert "honest updates refused: 3\n" in capsys.readouterr().out
 
 
 def test_a_run_that_is_not_there_or_ended_early_shows():
