@@ -32,6 +32,8 @@ _ALGOS = (
     "baselines.memories:Ringleader"
 )
 _DELAY_ADAPTIVE = {"baselines.steps:DelayAdaptive": ("server-lr=0.1,0.3",)}
+SEEDS = range(5)
+"""Of the runs that are compared; settings are chosen on others."""
 OTHERS = "-others"
 """Ends the name of a ground's runs of `_OTHERS`."""
 _OTHERS = {
@@ -219,7 +221,8 @@ def commands(name: str, out: Path, flags: Sequence[str]) -> tuple[list[str], lis
     search = [word for each in searched for word in ("--search", each)]
     choice = out / f"tune-{tuned_on}{suffix}"
     tune = ["tune", *_run(tuned_on, algos, flags), *search, "--rungs", "1"]
-    measured = ["--seeds", "0-4", "--tuned", str(choice / "tuned.json")]
+    seeds = f"{SEEDS[0]}-{SEEDS[-1]}"
+    measured = ["--seeds", seeds, "--tuned", str(choice / "tuned.json")]
     compare = ["compare", *_run(ground, algos, flags), *measured]
     return (
         [*tune, "--tie", _TIE, "--out", str(choice)],

@@ -7,12 +7,12 @@ import io
 import json
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.fair import ADJUSTED, GROUNDS, OTHERS, ground_of
+from benchmarks.fair import ADJUSTED, GROUNDS, OTHERS, SEEDS, ground_of
 from flwr_asyncdrop.app.config import INCIDENTAL
 from flwr_asyncdrop.cli.tuned import TUNED
 from flwr_asyncdrop.exceptions import DataError
@@ -33,8 +33,8 @@ def pack(folder: Path, task: str) -> None:
     the choice of a ground's settings is not there.
     """
     runs = (folder / task).resolve()
-    _check_complete(runs)
     name = ground_of(task)
+    _check_complete(runs, SEEDS if name in GROUNDS else ())
     tuned_on = (name in GROUNDS and GROUNDS[name].tuned_on) or name
     tuned = folder / f"tune-{tuned_on}{task.removeprefix(name)}" / TUNED
     if name in GROUNDS and not tuned.exists():
@@ -52,15 +52,18 @@ def pack(folder: Path, task: str) -> None:
             _add(archive, tuned, f"{task}/{TUNED}")
 
 
-def _check_complete(folder: Path) -> None:
-    """Raise a DataError for the first run that a comparison lacks, or that changed."""
+def _check_complete(folder: Path, seeds: Collection[int]) -> None:
+    """Raise a DataError for the first run that a comparison lacks, or that changed.
+
+    It has a run of each algorithm with each of `seeds`, and with those that any has.
+    """
     for path in histories(folder):
         if not is_as_marked(path.parent, HISTORY):
             raise DataError(f"{path} is another than when its run ended: do it again")
     series = read_series([folder])
-    seeds = {seed for one in series for seed in (*one.runs, *one.incomplete)}
+    begun = {seed for one in series for seed in (*one.runs, *one.incomplete)}
     for one in series:
-        if lacking := sorted(seeds - one.runs.keys()):
+        if lacking := sorted({*seeds, *begun} - one.runs.keys()):
             raise DataError(
                 f"{one.label} has no complete run with seed {lacking[0]} in {folder}: "
                 "do the runs that are missing first"

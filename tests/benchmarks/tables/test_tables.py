@@ -88,6 +88,7 @@ def test_settings_were_not_chosen_on_the_seeds_of_the_table(archive) -> None:
 def tuned_runs(tmp_path, monkeypatch):
     """A run, and the tuning before it, of a machine with paths of its own."""
     monkeypatch.setattr(archives, "HISTORIES", tmp_path / "results")
+    monkeypatch.setattr(archives, "SEEDS", (0,))
     run = tmp_path / "runs" / "mlp-small" / "fedavg" / "seed-0"
     mark_done(write(run, history("fedavg", 0, [0.5])).parent, ["history.jsonl"])
     (run / "model.safetensors").write_bytes(b"")
@@ -184,6 +185,14 @@ def test_what_lacks_a_run_is_not_packed(tuned_runs, gap) -> None:
         write(folder / "fedbuff" / "seed-1", cut_off)
     write(folder / "fedbuff" / "seed-0", history("fedbuff", 0, [0.5]))
     with pytest.raises(DataError, match="fedbuff has no complete run with seed 1"):
+        pack(tuned_runs / "runs", "mlp-small")
+    assert not (tuned_runs / "results").exists()
+
+
+def test_a_ground_is_not_packed_before_its_last_seed(tuned_runs, monkeypatch) -> None:
+    """Of a comparison that was ended between two seeds no run is cut off."""
+    monkeypatch.setattr(archives, "SEEDS", (0, 1))
+    with pytest.raises(DataError, match="fedavg has no complete run with seed 1"):
         pack(tuned_runs / "runs", "mlp-small")
     assert not (tuned_runs / "results").exists()
 
