@@ -72,7 +72,11 @@ def main() -> int:
         return 2
     if missing:
         say(f"train {', '.join(missing)}")
-        train(missing, arguments, config, out / "real")
+        try:
+            train(missing, arguments, config, out / "real")
+        except TrialError as error:
+            print(error, file=sys.stderr)
+            return 1
     slowness = seconds_per_step(_history(out / "real", "async-fedavg"), config)
     for algorithm in ALGORITHMS:
         folder = out / "predicted" / algorithm

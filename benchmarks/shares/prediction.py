@@ -49,6 +49,7 @@ def is_predicted(
     return (
         is_complete(history)
         and not differences(history, config)
+        and trace.exists()
         and trace.read_text() == _trace(seconds_per_step_of_fastest)
     )
 

@@ -83,11 +83,25 @@ def test_runs_of_other_settings_are_not_those_that_are_asked_for(
     assert line.endswith("is of a run with seed=3: choose another --out, or the same")
 
 
+def test_a_fleet_that_does_not_train_is_said_in_a_line(tmp_path, monkeypatch, capsys):
+    def train(*arguments):
+        raise shares.TrialError("fedavg does not end")
+
+    monkeypatch.setattr(shares, "end_with_signals", lambda: None)
+    monkeypatch.setattr(shares, "containers_run", lambda: True)
+    monkeypatch.setattr(shares, "train", train)
+    given = ["shares", f"--data={tmp_path}", f"--out={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", given)
+    assert shares.main() == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "fedavg does not end"
+
+
 def test_a_prediction_is_of_its_settings_and_seconds(tmp_path):
     config = {"seed": 3}
     assert not is_predicted(config, 0.5, tmp_path)
     end = [{"event": "end", "time": 60.0}]
     write(tmp_path / "history.jsonl", end, config=config)
+    assert not is_predicted(config, 0.5, tmp_path)
     (tmp_path / "fleet.csv").write_text("seconds_per_step\n0.5\n0.625\n")
     assert not is_predicted(config, 0.5, tmp_path)
     (tmp_path / "fleet.csv").write_text(_trace(0.5))
