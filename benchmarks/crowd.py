@@ -1,4 +1,10 @@
-"""What ten and a hundred thousand virtual devices take, 256 of them in flight."""
+"""What ten and a hundred thousand virtual devices take, 256 of them in flight.
+
+    python -m benchmarks.crowd
+    python -m benchmarks.crowd 100000
+
+With a number of devices it runs in this process, and prints gigabytes and milliseconds.
+"""
 
 import logging
 import subprocess
@@ -8,7 +14,7 @@ import time
 import torch
 from flwr.app import ConfigRecord
 
-from benchmarks.figures import Figure
+from benchmarks.figures import Figure, show
 from benchmarks.usage import resident_bytes
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.app.config import RunConfig
@@ -72,8 +78,11 @@ class _Peak(Callback):
 
 
 def main() -> None:
-    """Run, and print gigabytes and milliseconds."""
+    """Print the figures; with a number of devices, measure it in this process."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
+    if len(sys.argv) == 1:
+        show({"crowd": crowd_figures})
+        return
     config, peak = RunConfig.parse(SETTINGS), _Peak()
     torch.set_num_threads(config.threads)
     with LocalGrid(

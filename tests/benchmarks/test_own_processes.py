@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from benchmarks import crowd
 from benchmarks.engine import _engine_rate
+from benchmarks.figures import Figure
 from benchmarks.planning import planning_figures
 
 
@@ -33,3 +35,11 @@ def test_an_engine_that_measures_nothing_has_failed(monkeypatch):
     monkeypatch.setattr(sys, "executable", "true")
     with pytest.raises(RuntimeError, match="Flower's engine has failed"):
         _engine_rate()
+
+
+def test_a_crowd_of_no_size_is_measured_in_all_sizes(monkeypatch, capsys):
+    """It ended in a traceback."""
+    monkeypatch.setattr(crowd, "crowd_figures", lambda: [Figure("sim_10k_rss_gb", 1.5)])
+    monkeypatch.setattr(sys, "argv", ["crowd"])
+    crowd.main()
+    assert '{"name": "sim_10k_rss_gb", "value": 1.5}' in capsys.readouterr().out
