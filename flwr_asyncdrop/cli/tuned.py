@@ -124,7 +124,7 @@ def with_earlier(
     except FileNotFoundError:
         return content, []
     except (*_NO_RESULT, OSError):
-        return content, [f"{path} was no result of a tuning, and is one now"]
+        return content, [f"{path} could not be read as a tuning's, and is replaced"]
     # As a file has them: a tuple is a list there
     if terms != json.loads(json.dumps(_terms(content))):
         gone = sorted(found["chosen"].keys() - content["chosen"].keys())

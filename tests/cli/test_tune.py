@@ -540,7 +540,7 @@ def test_a_file_of_others_that_a_tuning_replaces_is_said(tmp_path, text):
     assert with_earlier(tmp_path, content) == (content, [])
     path = tmp_path / "tuned.json"
     path.write_text(text)
-    said = f"{path} was no result of a tuning, and is one now"
+    said = f"{path} could not be read as a tuning's, and is replaced"
     assert with_earlier(tmp_path, content) == (content, [said])
 
 
