@@ -10,7 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
 from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
-from flwr_asyncdrop.readable import shown, type_of
+from flwr_asyncdrop.readable import type_of
 
 State: TypeAlias = dict[str, Tensor]
 """A ``state_dict``: parameters and buffers by name."""
@@ -56,18 +56,9 @@ class Example:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, model: nn.Module) -> Any:
-        """Return what `model` makes of the arguments, all that an iterator yields.
-
-        RuntimeError if its code calls ``sys.exit``: it may do so on other inputs than
-        it is used with, and the process goes on.
-        """
-        try:
-            made = model(*self.args, **self.kwargs)
-            return list(made) if isinstance(made, Iterator) else made
-        except SystemExit as error:
-            says = f"its code calls sys.exit({shown(error.code)})"
-            # Where it was raised tells whether the model does not take the inputs.
-            raise RuntimeError(says).with_traceback(error.__traceback__) from None
+        """Return what `model` makes of the arguments, all that an iterator yields."""
+        made = model(*self.args, **self.kwargs)
+        return list(made) if isinstance(made, Iterator) else made
 
 
 Arguments: TypeAlias = Tensor | tuple[Any, ...] | Mapping[str, Any] | Example

@@ -163,11 +163,10 @@ def test_units_that_are_right_on_every_path(turn):
     assert {"a", "b"} <= {group.name for group in plan.groups}
 
 
-@pytest.mark.parametrize("error", [ValueError("not a number"), SystemExit(1)])
-def test_a_path_that_raises_is_no_path(error):
+def test_a_path_that_raises_is_no_path():
     def turn(_, x):
         if x.isnan().any():
-            raise error
+            raise ValueError("not a number")
         return True
 
     plan = plan_submodels(forked(turn), vectors())
