@@ -1,6 +1,8 @@
 """What cannot be dropped stays whole, with a reason; so does what fails on trial."""
 
 import copy
+import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -739,7 +741,7 @@ def test_other_gradients(model):
 
 
 class Normalised(OwnGradient):
-    """Divides weights by their lengths: where units are zeroed, all gradients are NaN."""
+    """Divides weights by their lengths: zeroed units make all gradients NaN."""
 
     def __init__(self):
         super().__init__()
@@ -1036,3 +1038,30 @@ def test_a_declared_plan_with_other_gradients():
     assert verify_plan(seeded(Chain), vectors(), declared).groups == declared.groups
     with pytest.raises(UnsupportedModelError, match=r"hidden: .* other gradients"):
         verify_plan(seeded(OwnGradient), vectors(), declared)
+
+
+class Signalled(Chain):
+    """Is sent a signal, whose handler ends the process, in one of its calls."""
+
+    call, calls = 0, 0
+
+    def between(self, x):
+        Signalled.calls += 1
+        if Signalled.calls == self.call:
+            signal.raise_signal(signal.SIGTERM)
+        return x
+
+
+@pytest.mark.parametrize("call", [1, 2, 5, 20])
+def test_a_signal_that_comes_while_units_are_looked_for_ends_the_process(
+    call, monkeypatch
+):
+    """A handler's SystemExit is none of the model's."""
+    monkeypatch.setattr(Signalled, "call", call)
+    monkeypatch.setattr(Signalled, "calls", 0)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            plan_submodels(seeded(Signalled), vectors())
+    finally:
+        signal.signal(signal.SIGTERM, before)
