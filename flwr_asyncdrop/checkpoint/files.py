@@ -102,11 +102,15 @@ def all_of_ours(folder: Path) -> list[Path]:
 def delete(paths: Iterable[Path]) -> None:
     """Delete checkpoints, each in one step: half a one must not look like one.
 
-    Of one with a file that is not ours, that file stays in its place.
+    Of one with a file that is not ours, that file stays in its place. Of a link, what
+    it leads to stays.
     """
     for path in paths:
         draft = path.with_name(_draft_name())
         with suppress(FileNotFoundError):  # somebody else has
+            if path.is_symlink():
+                path.unlink()
+                continue
             if _holds_only_ours(path):
                 path.rename(draft)
                 shutil.rmtree(draft)
@@ -140,7 +144,9 @@ def delete_drafts(folder: Path) -> None:
     if not folder.is_dir():
         return
     for path in folder.iterdir():
-        if _DRAFT.fullmatch(path.name) and path.is_dir() and _holds_only_ours(path):
+        if not _DRAFT.fullmatch(path.name) or path.is_symlink():
+            continue
+        if path.is_dir() and _holds_only_ours(path):
             shutil.rmtree(path)
 
 
