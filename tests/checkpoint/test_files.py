@@ -207,6 +207,29 @@ def test_what_somebody_puts_into_a_checkpoint_stays(tmp_path):
     assert save(tmp_path).name == "000002"
 
 
+def test_of_a_checkpoint_that_is_a_link_the_link_goes(tmp_path):
+    """As of one that was moved to a larger disk: no run in the folder could resume."""
+    first, second = save(tmp_path), save(tmp_path)
+    elsewhere = tmp_path / "large"
+    first.rename(elsewhere)
+    first.symlink_to(elsewhere)
+    draft = first.with_name(f"draft-{'0' * 32}")
+    draft.symlink_to(elsewhere)
+    assert newest(tmp_path).path == second
+    assert torch.equal(newest(first).parts["state"]["w"], W)
+    files.delete([first])
+    files.delete_drafts(first.parent)
+    assert {path.name for path in first.parent.iterdir()} == {second.name, draft.name}
+    assert len(list(elsewhere.iterdir())) == 2
+
+
+def test_a_number_of_any_length_is_that_of_a_checkpoint(tmp_path):
+    """One was written behind a folder of 18 nines, and never found again."""
+    (tmp_path / "checkpoints" / ("9" * 18)).mkdir(parents=True)
+    written = save(tmp_path)
+    assert newest(tmp_path).path == written
+
+
 def test_checkpoints_of_two_runs_in_one_folder_are_refused(tmp_path):
     own = save(tmp_path)
     other = save(tmp_path / "other", {**BODY, "run": "b"})
