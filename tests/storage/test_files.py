@@ -10,7 +10,7 @@ from flwr_asyncdrop.exceptions import FolderError
 from flwr_asyncdrop.storage import whole
 from flwr_asyncdrop.storage.done import FileDigest, is_as_marked, mark_done, read_mark
 from flwr_asyncdrop.storage.patience import Patience
-from flwr_asyncdrop.storage.whole import changing, write_whole
+from flwr_asyncdrop.storage.whole import changing, drafts_of, write_whole
 
 
 @pytest.mark.parametrize("step", ["write_bytes", "replace", "sync"])
@@ -41,6 +41,58 @@ def test_a_folder_that_cannot_be_synced_keeps_its_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", of_files_alone)
     assert write_whole(tmp_path / "file", b"new").read_bytes() == b"new"
+
+
+def whole_block(folder, stops=()):
+    """Write three files in one block, the last of them after the others."""
+    with drafts_of(folder, "last") as drafts:
+        for name in ("a", "below/b", "last"):
+            (drafts / name).parent.mkdir(exist_ok=True)
+            (drafts / name).write_text("new")
+        for error in stops:
+            raise error
+
+
+def there(folder):
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def test_files_of_a_block_come_together_and_in_folders(tmp_path):
+    (tmp_path / ".drafts.tmp").mkdir()
+    (tmp_path / ".drafts.tmp" / "of one that was killed").touch()
+    (tmp_path / "mine").write_text("old")
+    for _ in range(2):
+        whole_block(tmp_path)
+        expected = dict.fromkeys(("a", "below/b", "last"), "new")
+        assert there(tmp_path) == {**expected, "mine": "old"}
+        assert not (tmp_path / ".drafts.tmp").exists()
+
+
+def test_of_a_block_that_is_stopped_nothing_comes(tmp_path):
+    (tmp_path / "last").write_text("old")
+    with pytest.raises(KeyboardInterrupt):
+        whole_block(tmp_path, [KeyboardInterrupt()])
+    assert there(tmp_path) == {"last": "old"}
+
+
+@pytest.mark.parametrize("fails", ["a", "last"])
+def test_the_last_file_of_a_block_says_that_the_others_are_its_own(
+    tmp_path, monkeypatch, fails
+):
+    for name in ("a", "last"):
+        (tmp_path / name).write_text("old")
+    replace = whole.Path.replace
+
+    def refuse(path, target):
+        if path.name == fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return replace(path, target)
+
+    monkeypatch.setattr(whole.Path, "replace", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        whole_block(tmp_path)
+    assert "last" not in there(tmp_path)
 
 
 def test_an_error_of_the_disk_becomes_a_line_with_the_path(tmp_path):

@@ -85,10 +85,27 @@ def test_a_holder_with_a_long_command_is_named_and_known_to_be_killed(tmp_path):
         with pytest.raises(FolderError, match=f"by process {holder.process.pid} on "):
             FolderLock(tmp_path).__enter__()
         assert not lock.was_killed(tmp_path)
+        assert not lock.is_free(tmp_path)
         holder.process.kill()
         holder.process.wait()
         assert lock.was_killed(tmp_path)
+        assert lock.is_free(tmp_path)
     assert (tmp_path / ".lock").stat().st_size < 4096
+
+
+def test_a_folder_is_free_when_it_was_given_back(tmp_path):
+    assert lock.is_free(tmp_path)
+    with FolderLock(tmp_path):
+        assert not lock.is_free(tmp_path)
+        assert lock.is_free(tmp_path, "another")
+    assert lock.is_free(tmp_path)
+    assert not lock.was_killed(tmp_path)
+
+
+def test_of_the_lock_of_another_machine_nobody_knows_whether_it_was_killed(tmp_path):
+    (tmp_path / ".lock").write_text(json.dumps({"pid": 7, "host": "there"}))
+    assert not lock.was_killed(tmp_path)
+    assert not lock.is_free(tmp_path)
 
 
 @pytest.mark.parametrize("words", [["--token", "s3cret"], ["--token=s3cret"]])
