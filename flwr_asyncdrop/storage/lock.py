@@ -28,7 +28,7 @@ if sys.platform != "win32":
 logger = logging.getLogger("flwr.asyncdrop")
 
 _LOCK = ".lock"
-_BUSY = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)
+_BUSY = (errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK)  # the first: over SMB
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 _POLL_SECONDS = 0.05
 _LONGEST_COMMAND = 160
@@ -158,10 +158,7 @@ class FolderLock:
                         if is_ours:
                             _write_holder(descriptor)
                             return descriptor
-                        self._path.unlink()  # it was left behind
-            except PermissionError as error:
-                os.close(descriptor)
-                raise self._in_the_way() from error
+                        self._take_away()  # it was left behind
             except OSError as error:
                 if error.errno in _BUSY:
                     holder = _holder(descriptor)
@@ -193,6 +190,12 @@ class FolderLock:
         try:
             return os.open(self._path, flags | os.O_RDONLY), False
         except OSError as error:
+            raise self._in_the_way() from error
+
+    def _take_away(self) -> None:
+        try:
+            self._path.unlink()
+        except PermissionError as error:
             raise self._in_the_way() from error
 
     def _in_the_way(self) -> FolderError:

@@ -13,12 +13,12 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from flwr_asyncdrop.exceptions import FolderError
+from flwr_asyncdrop.exceptions import FolderError, FolderInUseError
 from flwr_asyncdrop.storage import lock
 from flwr_asyncdrop.storage.lock import FolderLock
 
@@ -158,6 +158,7 @@ def test_a_thread_that_has_ended_holds_nothing(tmp_path):
     thread.join()
     with FolderLock(tmp_path):
         assert held_by_others(tmp_path)
+    assert not held_by_others(tmp_path)
 
 
 FORKS = """
@@ -214,6 +215,20 @@ def test_patience_waits_for_one_that_ends(tmp_path):
             pass
 
 
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EACCES])
+def test_a_folder_that_is_held_is_in_use_whatever_its_file_system_calls_that(
+    code, tmp_path, monkeypatch
+):
+    """SMB says "Permission denied": one was told to delete the lock of a live run."""
+
+    def is_held(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(lock, "_lock_file", is_held)
+    with pytest.raises(FolderInUseError, match="in use by another process"):
+        FolderLock(tmp_path).__enter__()
+
+
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_costs_a_warning(
     code, tmp_path, monkeypatch, caplog
@@ -249,6 +264,19 @@ def test_whatever_the_file_of_the_lock_says_the_line_is_one(text, tmp_path):
         with pytest.raises(FolderError, match="is in use by ") as caught:
             ExitStack().enter_context(FolderLock(tmp_path))
         assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOLCK, errno.EIO])
+def test_no_file_stays_open_of_a_lock_that_was_not_had(code, tmp_path, monkeypatch):
+    def refuse(_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(lock, "_lock_file", refuse)
+    before = os.listdir("/dev/fd")
+    for _ in range(3):
+        with suppress(FolderError), FolderLock(tmp_path):
+            pass
+    assert os.listdir("/dev/fd") == before
 
 
 @pytest.mark.parametrize("path", ["file", "file/below", "n\0l", "x" * 300])
