@@ -93,6 +93,12 @@ def test_a_holder_with_a_long_command_is_named_and_known_to_be_killed(tmp_path):
     assert (tmp_path / ".lock").stat().st_size < 4096
 
 
+def test_a_lock_that_a_killed_process_has_left_is_written_anew(tmp_path):
+    (tmp_path / ".lock").write_text(json.dumps({"pid": 7, "command": "x" * 2000}))
+    with FolderLock(tmp_path):
+        assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+
+
 def test_a_folder_is_free_when_it_was_given_back(tmp_path):
     assert lock.is_free(tmp_path)
     with FolderLock(tmp_path):
@@ -356,8 +362,10 @@ def test_a_lock_that_cannot_be_replaced_is_named_with_its_owner(
     (left_behind / ".lock").chmod(mode)
     left_behind.chmod(folder)
     told = rf"{left_behind}/\.lock is user 0's.*: delete it, if no run goes on there"
+    before = os.listdir("/dev/fd")
     with another_user(), pytest.raises(FolderError, match=told):
         FolderLock(left_behind).__enter__()
+    assert os.listdir("/dev/fd") == before
     assert (left_behind / ".lock").exists()
 
 
