@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from flwr.app import Message
 
 from flwr_asyncdrop import wire
@@ -35,7 +36,7 @@ from flwr_asyncdrop.submodel import (
     cpu_by_default,
     one_thread,
 )
-from flwr_asyncdrop.submodel.types import shapes_of
+from flwr_asyncdrop.submodel.types import State
 
 
 @dataclass
@@ -129,9 +130,8 @@ class Run:
         if self.state.averaged is not None:
             # Versions before this one kept it in half precision if the model is.
             self.state.averaged = room_for_average(self.state.averaged)
-        shapes, saved = shapes_of(begun.initial), shapes_of(self.state.initial)
-        if shapes != saved:
-            odd = sorted(dict(shapes.items() ^ saved.items()))
+        tensors, saved = _tensors_of(begun.initial), _tensors_of(self.state.initial)
+        if odd := sorted({name for name, *_ in tensors ^ saved}):
             raise ShapeError(f"see {odd[0]!r}")
         if begun.frozen.sha256 != self.state.frozen.sha256:
             raise ShapeError(
@@ -346,6 +346,11 @@ class Run:
         state.version += 1
         if state.averaged is not None:
             average_(state.averaged, state.arrays, self.averaging, state.version)
+
+
+def _tensors_of(state: State) -> set[tuple[str, tuple[int, ...], torch.dtype]]:
+    """Return the name, shape and dtype of each tensor."""
+    return {(name, tuple(each.shape), each.dtype) for name, each in state.items()}
 
 
 def _without_arrays(order: Order) -> Order:

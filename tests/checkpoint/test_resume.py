@@ -423,6 +423,14 @@ class TestRefused:
         with pytest.raises(CheckpointError, match=r"is of another model \(see "):
             run(tmp_path, "async-fedavg", resume=tmp_path)
 
+    def test_the_model_in_another_precision(self, tmp_path, monkeypatch):
+        """It went on in that of the checkpoint, and nothing said so."""
+        run(tmp_path, "async-fedavg")
+        net = NETS["async-fedavg"]
+        monkeypatch.setitem(NETS, "async-fedavg", lambda: net().double())
+        with pytest.raises(CheckpointError, match=r"is of another model \(see "):
+            run(tmp_path, "async-fedavg", resume=tmp_path)
+
 
 def test_a_checkpoint_of_a_version_that_did_not_save_arguments(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
