@@ -141,7 +141,9 @@ class Checkpointer(Callback):
         if self.resume is not None and unresumable:
             raise ConfigError(f"{unresumable}: start it again")
         together = {**settings, **self.settings}
-        self._all_settings = {key: as_json(key, together[key]) for key in together}
+        self._all_settings = {  # a key that is none of JSON's would be another one
+            str(key): as_json(key, value) for key, value in together.items()
+        }
         self._series.paths = []
         if self.resume is None:
             if not self.overwrite and all_checkpoints(self.path):

@@ -314,7 +314,7 @@ class TestSettings:
             Checkpointer(tmp_path / "new", settings={"odd": odd}).load({})
 
     def test_they_are_compared_as_json_has_them(self, tmp_path):
-        settings = {"pair": (1, 2), "names": {3: "three"}}
+        settings = {"pair": (1, 2), "names": {3: "three"}, 4: "four", True: "yes"}
         played = Played(tmp_path / "new", settings=settings)
         played.go_to(1)
         played.saver.on_end(played.state)

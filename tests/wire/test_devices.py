@@ -34,6 +34,22 @@ def test_a_reply_without_a_report_has_none():
     assert wire.read_report(failed) is None
 
 
+def test_what_a_device_does_not_know_is_0_in_its_report():
+    message = reply()
+    wire.add_report(message, wire.DeviceReport(memory=2.0**40))
+    assert wire.read_report(message) == wire.DeviceReport(memory=2.0**40)
+    del message.content["asyncdrop-device"]["capacity"]
+    assert wire.read_report(message) == wire.DeviceReport(memory=2.0**40)
+
+
+@pytest.mark.parametrize("value", [0, 1, wire.LARGEST_REPORTED])
+def test_a_report_with_what_can_be_meant_is_one(value):
+    message = reply()
+    wire.add_report(message, REPORT)
+    message.content["asyncdrop-device"]["train-seconds"] = value
+    assert wire.read_report(message).train_seconds == value
+
+
 @pytest.mark.parametrize(
     "value",
     [math.nan, math.inf, -1.0, -5e-324, 1e16, 1e308, 10**400, "fast", b"1", [1.0, 2.0]],
