@@ -71,6 +71,10 @@ def held_by_others(folder):
             return True
 
 
+def open_files():
+    return {path.name for path in Path("/dev/fd").iterdir()}
+
+
 def test_the_second_process_is_told_who_the_first_one_is(tmp_path):
     with Holder(tmp_path) as holder:
         pid = holder.process.pid
@@ -278,11 +282,11 @@ def test_no_file_stays_open_of_a_lock_that_was_not_had(code, tmp_path, monkeypat
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(lock, "_lock_file", refuse)
-    before = os.listdir("/dev/fd")
+    before = open_files()
     for _ in range(3):
         with suppress(FolderError), FolderLock(tmp_path):
             pass
-    assert os.listdir("/dev/fd") == before
+    assert open_files() == before
 
 
 @pytest.mark.parametrize("path", ["file", "file/below", "n\0l", "x" * 300])
@@ -362,10 +366,10 @@ def test_a_lock_that_cannot_be_replaced_is_named_with_its_owner(
     (left_behind / ".lock").chmod(mode)
     left_behind.chmod(folder)
     told = rf"{left_behind}/\.lock is user 0's.*: delete it, if no run goes on there"
-    before = os.listdir("/dev/fd")
+    before = open_files()
     with another_user(), pytest.raises(FolderError, match=told):
         FolderLock(left_behind).__enter__()
-    assert os.listdir("/dev/fd") == before
+    assert open_files() == before
     assert (left_behind / ".lock").exists()
 
 

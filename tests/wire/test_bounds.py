@@ -109,6 +109,31 @@ ABSURD = {
 }
 
 
+def numbers(count):
+    """Return metrics with so many numbers in lists."""
+    return metrics({"a": [1.0] * (count - 10), "b": [1] * 10})
+
+
+@pytest.mark.parametrize(
+    ("message", "most"),
+    [
+        (lambda n: metrics({str(each): 1.0 for each in range(n - 1)}), 1000),
+        (numbers, 100_000),
+        (
+            lambda n: records(**{str(each): ConfigRecord() for each in range(n - 2)}),
+            100,
+        ),
+        (lambda n: metrics({"n": n}), 2**63 - 1),
+        (lambda n: metrics({"n": [-n]}), 2**63 - 1),
+    ],
+    ids=["metrics", "numbers in lists", "records", "an integer", "one below 0"],
+)
+def test_as_much_as_there_may_be_is_read_and_no_more(message, most):
+    assert wire.read_reply(message(most), EXPECTED).num_examples == 1
+    with pytest.raises(ReplyError):
+        wire.read_reply(message(most + 1), EXPECTED)
+
+
 @pytest.mark.parametrize(("message", "kind"), ABSURD.values(), ids=list(ABSURD))
 def test_what_is_absurd_is_refused_at_once(message, kind):
     message, seconds = message(), []

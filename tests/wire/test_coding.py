@@ -48,6 +48,13 @@ def test_large_floating_point_tensors_are_coded_and_no_statistics():
         assert wire.is_coded(name, tuple(tensor.shape), tensor.dtype) == (name in coded)
 
 
+@pytest.mark.parametrize(("shape", "coded"), [((255,), False), ((16, 16), True)])
+def test_clients_of_all_versions_code_tensors_of_256_numbers(shape, coded):
+    assert wire.is_coded("w", shape, torch.float32) == coded
+    record = wire.encode_weights({"w": torch.ones(shape)}, CODING)
+    assert record["w"].stype.startswith(CODED) == coded
+
+
 def test_what_is_decoded_is_near_and_the_rest_is_the_same():
     decoded = wire.decode_weights(wire.encode_weights(state(), CODING), CODING)
     for name, tensor in state().items():
