@@ -19,7 +19,7 @@ def refusal_of(folder: Path) -> str:
     """Return why the run of a folder of checkpoints cannot be resumed, or ""."""
     try:
         return str(json.loads((folder / _FILE).read_text(encoding="utf-8"))[_REASON])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return ""
 
 

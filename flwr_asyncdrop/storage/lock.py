@@ -212,9 +212,9 @@ def was_killed(folder: Path, name: str = _LOCK) -> bool:
     """
     if sys.platform == "win32":
         return False
-    with suppress(OSError, ValueError), (folder / name).open("rb") as file:
-        holder: Any = json.loads(file.read(_MOST_BYTES))
-        if isinstance(holder, Mapping) and holder.get("host") == socket.gethostname():
+    with suppress(OSError), (folder / name).open("rb") as file:
+        holder = _read_holder(file.read(_MOST_BYTES))
+        if holder.get("host") == socket.gethostname():
             # Shared, so that nobody else who looks seems to be a holder.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True
@@ -262,12 +262,20 @@ def _command(words: Sequence[str]) -> str:
     return shlex.join(given + _HIDDEN if w.startswith(given) else w for w in shown)
 
 
-def _holder(descriptor: int) -> str:
+def _read_holder(data: bytes) -> Mapping[str, Any]:
+    """Return what `_write_holder` wrote; nothing if it is anything else."""
     try:
-        found: Any = json.loads(os.pread(descriptor, _MOST_BYTES, 0))
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, Mapping):
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _holder(descriptor: int) -> str:
+    found: Mapping[str, Any] = {}
+    with suppress(OSError):  # over SMB nobody else can read it
+        found = _read_holder(os.pread(descriptor, _MOST_BYTES, 0))
+    if not found:
         return "another process"
     named = {key: printable(str(value), _MOST_BYTES) for key, value in found.items()}
     command = textwrap.shorten(named.get("command", ""), _LONGEST_COMMAND)

@@ -348,6 +348,13 @@ def test_one_checkpoint_by_name_is_taken_or_refused_but_not_replaced(tmp_path):
         newest(second)
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", "7", "\0", "[" * 9999])
+def test_a_damaged_reason_why_a_run_cannot_resume_is_none(tmp_path, text):
+    written = save(tmp_path)
+    (written.parent / "unresumable.json").write_text(text)
+    assert newest(tmp_path).path == written
+
+
 def test_the_folder_of_checkpoints_is_no_run(tmp_path):
     folder = save(tmp_path).parent
     with pytest.raises(CheckpointError, match=f"resume takes {tmp_path}, the folder"):

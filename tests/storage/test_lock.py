@@ -267,13 +267,16 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(
         pass
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', "\udcff\x1b[2J" * 9])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[" * 4000, '{"pid": 1}', "\udcff\x1b[2J" * 9]
+)
 def test_whatever_the_file_of_the_lock_says_the_line_is_one(text, tmp_path):
     with Holder(tmp_path):
         (tmp_path / ".lock").write_text(text, errors="surrogateescape")
         with pytest.raises(FolderError, match="is in use by ") as caught:
             ExitStack().enter_context(FolderLock(tmp_path))
         assert str(caught.value).isprintable()
+        assert not lock.is_free(tmp_path)
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.ENOLCK, errno.EIO])
