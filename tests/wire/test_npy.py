@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.wire.npy import (
+    array_size,
     copy_of_record,
     read_array,
     to_record,
@@ -39,6 +40,7 @@ def test_the_bytes_are_flowers_own_and_come_back(dtype, shape):
         reference.stype,
         reference.data,
     )
+    assert array_size(shape, torch.from_numpy(values).dtype) == len(array.data)
     again = read_array(array)
     assert (again.dtype, again.shape) == (values.dtype, values.shape)
     np.testing.assert_array_equal(again, values)

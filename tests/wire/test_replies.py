@@ -254,6 +254,38 @@ def test_a_complex_scalar(value):
         assert wire.read_reply(reply(record), expected).arrays["w"].item() == value
 
 
+BESIDE = {
+    "up": {"weight": torch.full((2, 3), 2.0)},
+    "down": {"count": torch.tensor(3), "weight": torch.full((2, 3), 5.0)},
+}
+WITH_BESIDE = dataclasses.replace(EXPECTED, extra={n: [*t] for n, t in BESIDE.items()})
+
+
+def with_beside(names):
+    """Return a good reply, with the records of these names before all others."""
+    beside = {name: wire.to_record(BESIDE[name]) for name in names}
+    return Message(RecordDict({**beside, **reply().content}), reply_to=task())
+
+
+@pytest.mark.parametrize("names", [("up", "down"), ("down", "up")])
+def test_records_beside_the_model_are_read_by_their_names(names):
+    message = with_beside(names)
+    read = wire.read_reply(message, WITH_BESIDE)
+    assert list(read.extra) == ["up", "down"]
+    for name, tensors in BESIDE.items():
+        assert list(read.extra[name]) == list(tensors)
+        assert all(torch.equal(read.extra[name][n], tensors[n]) for n in tensors)
+    assert torch.equal(read.arrays["weight"], state()["weight"])
+    arrays = wire.records_of(message.content, ArrayRecord).values()
+    assert read.num_bytes == sum(map(wire.array_bytes, arrays))
+
+
+def test_a_record_beside_the_model_that_is_missing_is_named():
+    with pytest.raises(ReplyError, match="lacks the record 'down'") as caught:
+        wire.read_reply(with_beside(["up"]), WITH_BESIDE)
+    assert caught.value.kind == "records"
+
+
 def test_what_is_expected_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         EXPECTED.max_examples = 1
