@@ -5,10 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 
 from flwr_asyncdrop import wire
 from flwr_asyncdrop.exceptions import ReplyError
+from flwr_asyncdrop.wire.packing import PACKED
 from tests.wire.messages import EXPECTED, KEYS, reply, reply_with, state, task
 
 F32 = np.float32
@@ -243,6 +252,13 @@ def test_both_parts_of_a_complex_number_are_looked_at():
         wire.read_reply(reply(record), expected)
 
 
+@pytest.mark.parametrize("variance", [0.0, -0.0, 1e-30, 0.5])
+def test_a_variance_may_be_small(variance):
+    variances = np.array([variance, 1], F32)
+    read = wire.read_reply(reply_with("bn.running_var", variances), EXPECTED)
+    assert read.arrays["bn.running_var"].tolist() == variances.tolist()
+
+
 @pytest.mark.parametrize("value", [1 + 2j, complex(1, np.nan)])
 def test_a_complex_scalar(value):
     expected = wire.Expected({"w": ()}, {"w": torch.complex64})
@@ -284,6 +300,50 @@ def test_a_record_beside_the_model_that_is_missing_is_named():
     with pytest.raises(ReplyError, match="lacks the record 'down'") as caught:
         wire.read_reply(with_beside(["up"]), WITH_BESIDE)
     assert caught.value.kind == "records"
+
+
+def test_of_an_evaluation_the_metrics_come_first_and_all_else_with_them():
+    config, arrays = ConfigRecord({"a": 1}), wire.to_record(state())
+    metrics = MetricRecord({"num-examples": 10})
+    records = {"b": config, "c": arrays, "a": metrics}
+    read = wire.read_evaluation(Message(RecordDict(records), reply_to=task()), KEYS)
+    assert list(read) == ["a", "b", "c"]
+    assert (read["a"], read["b"], read["c"]) == (metrics, config, arrays)
+
+
+class TestUnpackedEvaluation:
+    def test_one_that_came_as_one_array_is_told_apart(self):
+        message = reply()
+        apart = message.content
+        message.content = wire.packed(apart)
+        found = wire.unpacked_evaluation(message)
+        assert wire.is_packed(message.content["arrays"])
+        assert found.metadata == message.metadata
+        assert found.content == apart
+
+    def test_one_that_did_not_is_itself(self):
+        failed = Message(Error(3, "of the client"), reply_to=task())
+        broken = reply(ArrayRecord({"packed": Array("uint8", (1,), PACKED, b"x")}))
+        for message in (reply(), failed, broken):
+            assert wire.unpacked_evaluation(message) is message
+
+
+class TestInFlowersArrays:
+    """What an `aggregate_train` of a user's own gets."""
+
+    def test_a_reply_in_them_is_itself(self):
+        message = with_beside(["up", "down"])
+        read = wire.read_reply(message, WITH_BESIDE)
+        assert wire.in_flowers_arrays(message, read) is message
+
+    def test_one_that_came_packed_is_another_with_all_else(self):
+        plain = with_beside(["up", "down"])
+        message = Message(wire.packed(plain.content), reply_to=task())
+        read = wire.read_reply(message, WITH_BESIDE)
+        made = wire.in_flowers_arrays(message, read)
+        assert made.metadata == message.metadata
+        assert made.content == plain.content
+        assert wire.is_packed(message.content["arrays"])
 
 
 def test_what_is_expected_cannot_be_changed():
