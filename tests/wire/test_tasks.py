@@ -63,3 +63,27 @@ def test_a_value_of_the_users_that_would_be_lost_is_refused(key, kind):
         made(7)
     assert made(8)[key] == 8
     assert made(8)["server-round"] == 4
+
+
+@pytest.mark.parametrize("key", ["arrays", "config"])
+def test_a_record_beside_the_model_takes_no_others_place(key):
+    extra = {"beside": ArrayRecord(), key: ArrayRecord()}
+    with pytest.raises(ConfigError, match=f"the record '{key}' that an aggregator"):
+        wire.make_task(
+            ArrayRecord(),
+            {},
+            wire.TaskConfig(4, 8),
+            node_id=5,
+            keys=wire.RecordKeys(),
+            extra=extra,
+        )
+
+
+@pytest.mark.parametrize(
+    ("work", "steps"),
+    [(None, 10), (1.0, 10), (0.5, 5), (0.24, 2), (0.01, 1), (2.0, 20)],
+)
+def test_a_share_of_the_local_steps_is_one_at_least(work, steps):
+    message = task(work=work)
+    assert ("work-share" in message.content["config"]) == (work is not None)
+    assert wire.read_task(message).steps(10) == steps
