@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_asyncdrop.checkpoint.codec import pack, unpack
+from flwr_asyncdrop.state_dict import ChangingState
 
 
 def there_and_back(value):
@@ -108,3 +109,17 @@ def test_numbers_of_numpy_are_saved_as_pythons():
 def test_what_cannot_be_saved_is_named_with_what_can():
     with pytest.raises(TypeError, match=r"^counts: array.*lists and dicts can"):
         pack({"counts": np.zeros(2)})
+
+
+def test_tensors_that_change_in_place_are_copied_and_no_others():
+    """A thread writes them later, while the run goes on."""
+    inside, both, outside = torch.zeros(2), torch.zeros(2), torch.zeros(2)
+    changing = ChangingState({"deep": [{"inside": inside}], "both": both})
+    json, tensors = pack({"both": both, "changing": changing, "outside": outside})
+    for tensor in (inside, both, outside):
+        tensor += 1
+    state = unpack(json, tensors)
+    assert state["changing"]["deep"][0]["inside"].tolist() == [0, 0]
+    assert state["both"] is state["changing"]["both"]
+    assert state["both"].tolist() == [0, 0]
+    assert state["outside"] is outside
