@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -55,17 +56,31 @@ def show(measurements: Mapping[str, Callable[[], Iterable[Figure]]]) -> list[Fig
 
     Figures are JSON lines; a table of all of them comes last, and on what machine they
     were measured. What is measured now, and which of how many it is, goes to stderr.
+    What fails leaves its traceback there, and the others are measured still.
+
+    Raises
+    ------
+    SystemExit
+        Behind the table, if something has failed: a line that names it.
     """
-    figures = []
+    figures, failures = [], []
     for number, (name, measure) in enumerate(measurements.items(), start=1):
         say(f"{number}/{len(measurements)} {name}")
-        for figure in measure():
-            line = {"name": figure.name, "value": round(figure.value, 4)}
-            print(json.dumps(line), flush=True)
-            figures.append(figure)
+        try:
+            for figure in measure():
+                line = {"name": figure.name, "value": round(figure.value, 4)}
+                print(json.dumps(line), flush=True)
+                figures.append(figure)
+        except Exception as error:
+            traceback.print_exc()
+            failures.append(f"{name} ({error!r:.200})")
     say("done")
     print_table(figures)
-    print(f"\n{machine()}")
+    print(f"\n{machine()}", flush=True)
+    if failures:
+        raise SystemExit(
+            f"{len(failures)} of {len(measurements)} failed: {', '.join(failures)}"
+        )
     return figures
 
 

@@ -4,6 +4,8 @@ import json
 import os
 from importlib.metadata import version
 
+import pytest
+
 from benchmarks.figures import Figure, show
 
 
@@ -30,3 +32,31 @@ def test_each_figure_comes_when_it_is_there_and_a_table_at_the_end(capsys):
     assert [figure.name for figure in figures] == ["zeroth", "first_ms", "second"]
     assert zeroth["value"] == 0.0
     assert f"{os.cpu_count()} cores, flwr {version('flwr')}, torch 2." in last
+
+
+def test_one_that_fails_is_named_behind_the_table_of_the_others(capsys):
+    """It ended all of them, and the figures that were there had no table."""
+
+    def broken():
+        yield Figure("begun", 1.0)
+        raise RuntimeError("no such disk")
+
+    measurements = {
+        "first": lambda: [Figure("zeroth", 0.0)],
+        "broken": broken,
+        "last": lambda: [Figure("second", 2.0)],
+    }
+    with pytest.raises(SystemExit, match=r"1 of 3 failed: broken .*no such disk"):
+        show(measurements)
+    said = capsys.readouterr()
+    assert "Traceback" in said.err
+    table = said.out.partition("\nfigure ")[2].splitlines()
+    assert [row.split()[0] for row in table[1:4]] == ["zeroth", "begun", "second"]
+
+
+def test_a_benchmark_that_is_ended_ends_all(capsys):
+    def ended():
+        raise SystemExit(128 + 15)
+
+    with pytest.raises(SystemExit, match="143"):
+        show({"ended": ended, "last": lambda: pytest.fail("it goes on")})
