@@ -25,6 +25,7 @@ from scripts.transport import installed_transport
 _FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
 _DEVICES = ("device-0", "device-1", "device-2", "device-3", "device-4")
 _STRANGER = "stranger"
+_DATA = "FashionMNIST"
 
 
 def main() -> int:
@@ -37,10 +38,13 @@ def main() -> int:
     if manner == "processes" and transport != installed_transport():
         say(f"Flower {version('flwr')} does not talk {transport}: try another one")
         return 2
+    if (missing := missing_data(arguments.data)) is not None:
+        say(missing)
+        return 2
     end_with_signals()
     try:
-        with tempfile.TemporaryDirectory(prefix="edge-test-") as folder:
-            outcome = attempt(transport, manner, Path(folder), arguments)
+        with tempfile.TemporaryDirectory(prefix="edge-test-") as home:
+            outcome = attempt(transport, manner, Path(home), arguments)
     except TrialError as error:
         say(f"FAILED: {error}")
         return 1
@@ -87,10 +91,20 @@ def make_certificates(folder: Path, devices: tuple[str, ...] = _DEVICES) -> None
     (folder / "public" / f"{_STRANGER}.pub").unlink()
 
 
+def missing_data(folder: Path | None) -> str | None:
+    """Return what is wrong with the folder of the data sets, if one is named."""
+    if folder is None or (folder / _DATA).is_dir():
+        return None
+    return (
+        f"there is no folder {_DATA} in {folder}, which --data or ASYNCDROP_TEST_DATA "
+        "names; without either the digits are trained"
+    )
+
+
 def settings(data: Path | None, folder: str) -> dict[str, object]:
-    """Return what is trained: Fashion-MNIST where it is, else the digits."""
+    """Return what is trained: Fashion-MNIST if its folder is named, else the digits."""
     common: dict[str, object] = {"model": "mlp", "partition": "iid"}
-    if data is None or not (data / "FashionMNIST").exists():
+    if data is None:
         return common
     return {**common, "dataset": "fashion-mnist", "data-dir": folder}
 
@@ -122,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         "--data",
         # A relative path would be a volume's name, or below the compose file's folder.
         type=lambda text: Path(text).absolute(),
-        default=os.environ.get("ASYNCDROP_TEST_DATA"),
-        help="folder of the data sets ($ASYNCDROP_TEST_DATA)",
+        default=os.environ.get("ASYNCDROP_TEST_DATA") or None,
+        help=f"folder that {_DATA} is in ($ASYNCDROP_TEST_DATA), else the digits",
     )
     parser.add_argument("--keep-images", action="store_true", help="for the next time")
     return parser

@@ -1,5 +1,6 @@
 """A fleet of the compose file, as processes: it trains, and keeps strangers out."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,36 @@ def test_the_data_are_in_the_folder_that_is_meant(tmp_path, monkeypatch):
     """Compose takes "data" for a volume's name, and "./data" as its own file's."""
     monkeypatch.chdir(tmp_path)
     assert edge._parser().parse_args(["--data", "data"]).data == tmp_path / "data"
+
+
+@pytest.mark.parametrize("named", ["--data", "ASYNCDROP_TEST_DATA"])
+def test_data_that_are_not_there_are_refused_before_a_fleet_starts(
+    tmp_path, monkeypatch, capsys, named
+):
+    """The digits were trained instead, and nothing said so."""
+    monkeypatch.setattr(edge, "attempt", lambda *_: pytest.fail("it starts a fleet"))
+    monkeypatch.delenv("ASYNCDROP_TEST_DATA", raising=False)
+    arguments = ["edge-test", "--as", "processes"]
+    if named == "--data":
+        arguments += ["--data", str(tmp_path / "typo")]
+    else:
+        monkeypatch.setenv(named, str(tmp_path / "typo"))
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert edge.main() == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"no folder FashionMNIST in {tmp_path / 'typo'}" in line
+
+
+def test_data_that_are_there_are_trained_and_without_a_name_the_digits(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "FashionMNIST").mkdir()
+    assert edge.missing_data(tmp_path) is None
+    assert edge.settings(tmp_path, "/data")["dataset"] == "fashion-mnist"
+    monkeypatch.setenv("ASYNCDROP_TEST_DATA", "")
+    assert edge._parser().parse_args([]).data is None
+    assert edge.missing_data(None) is None
+    assert "dataset" not in edge.settings(None, "/data")
 
 
 @pytest.mark.e2e
