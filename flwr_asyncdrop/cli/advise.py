@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = None
     if not arguments.minutes:
         plan = choose_plan(asked, *in_runs(arguments.budget))
-    out = make_folder_of_runs(arguments.out)
+    out = make_folder_of_runs(arguments.out, searches=True)
     console = make_console()
     undone = 0
 

@@ -136,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = [variant.settings for variant in variants]
     devices = fleet_size(arguments.devices, settings)
     check_inputs(settings, devices)
-    out = make_folder_of_runs(arguments.out)
+    out = make_folder_of_runs(arguments.out, searches=False)
     runs = all_runs(variants, arguments.seeds, devices, out)
     refuse_no_table(runs, out)
     console = make_console()

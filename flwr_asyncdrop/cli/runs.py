@@ -23,7 +23,13 @@ from flwr_asyncdrop.exceptions import ConfigError, DamagedError
 from flwr_asyncdrop.fleet.codecs import codec_choice
 from flwr_asyncdrop.observers.history_lines import TRACE_DIGEST
 from flwr_asyncdrop.paths import make_output_folder
-from flwr_asyncdrop.report.files import HISTORY, SEED
+from flwr_asyncdrop.report.files import (
+    HISTORY,
+    OF_COMPARISONS,
+    OF_SEARCHES,
+    SEED,
+    run_of_comparison,
+)
 from flwr_asyncdrop.report.runlog import Curve, RunLog
 
 LOG = "run.log"
@@ -87,13 +93,19 @@ def all_runs(
     return runs
 
 
-def make_folder_of_runs(path: Path) -> Path:
-    """Make the folder of a comparison, a tuning or an advice.
+def make_folder_of_runs(path: Path, *, searches: bool) -> Path:
+    """Make the folder of a comparison, or of a tuning or an advice, which search.
 
-    ConfigError if it is a run's own: a report would take that run for one of theirs.
+    ConfigError if it is a run's own, or has runs of the other kind: a report would take
+    them for runs of theirs.
     """
     if (path / HISTORY).exists():
         raise ConfigError(f"{path} has a run: choose another --out")
+    others = OF_COMPARISONS if searches else OF_SEARCHES
+    if other := run_of_comparison(path, [others]):
+        raise ConfigError(
+            f"{path} has other runs, such as {other}: choose another --out"
+        )
     return make_output_folder(path, "out")
 
 

@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_inputs(settings, terms.devices)
     _check_shortest(lanes)
     digest = trace_digest(RunConfig.parse(settings[0]))
-    out = make_folder_of_runs(arguments.out)
+    out = make_folder_of_runs(arguments.out, searches=True)
     console = make_console()
 
     def say(line: str) -> None:

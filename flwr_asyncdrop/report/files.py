@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from flwr_asyncdrop.exceptions import DataError
@@ -10,6 +10,12 @@ from flwr_asyncdrop.exceptions import DataError
 HISTORY = "history.jsonl"
 SEED = "seed-"
 """How the folder of a run of a comparison begins, in that of its algorithm."""
+
+OF_COMPARISONS = "*/"
+"""Where the runs of a comparison are: in folders of algorithms."""
+
+OF_SEARCHES = "*/*/"
+"""Where those of a tuning or an advice are: a rung has folders of algorithms."""
 
 
 def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
@@ -26,13 +32,16 @@ def histories(folder: Path, *, of_others: bool = False) -> list[Path]:
     return sorted(found.values())
 
 
-def run_of_comparison(folder: Path) -> Path | None:
+def run_of_comparison(
+    folder: Path, places: Sequence[str] = (OF_COMPARISONS, OF_SEARCHES)
+) -> Path | None:
     """Return the folder of a run if the folder is a comparison's, tuning's or advice's.
 
     Or that of an algorithm in it. It is seen from there, e.g. ``seed-0``,
-    ``fedbuff/seed-0``, or ``rung-1/fedbuff/seed-0``.
+    ``fedbuff/seed-0``, or ``rung-1/fedbuff/seed-0``. `places` are those of the two
+    kinds that are looked for.
     """
-    for above in ("", "*/", "*/*/"):
+    for above in ("", *places):
         if found := min(folder.glob(f"{above}{SEED}*/{HISTORY}"), default=None):
             return found.parent.relative_to(folder)
     return None

@@ -185,6 +185,29 @@ def test_runs_are_not_put_into_the_folder_of_a_single_one(words, tmp_path, capsy
     assert [path.name for path in out.iterdir()] == ["history.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("words", "below"),
+    [
+        (("compare",), "rung-1/fedbuff/seed-1000"),
+        (("compare",), "seed-0"),
+        (("tune", "--search=lr=0.1,0.2", "--rungs=1"), "fedbuff/seed-0"),
+        (("advise", "--model=mlp"), "fedbuff/seed-0"),
+    ],
+)
+def test_comparisons_and_searches_are_not_put_into_one_folder(
+    words, below, tmp_path, capsys
+):
+    """The next table had the runs of both."""
+    write(tmp_path / below, made_history("fedbuff", 0, [0.5]))
+    before = sorted(tmp_path.rglob("*"))
+    given = [*words, "--algos=fedavg", *FLEET, "--in-flight=3", f"--out={tmp_path}"]
+    assert main(given) == 2
+    error = capsys.readouterr().err
+    assert f"{tmp_path} has other runs, such as {below}: choose another --out" in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 @pytest.mark.parametrize("is_told", [False, True], ids=["found", "told"])
 def test_a_run_resumes_from_any_folder(is_told, tmp_path, monkeypatch, capsys):
     """By a trace with a relative name it did from the folder where it began alone."""
@@ -397,7 +420,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):
     [
         ("fedbuff", 7, {"dataset": "cifar10"}, [], "data sets, cifar10 (fedbuff seed"),
         ("fedavg", 7, {"clock": "wall"}, [], "virtual time (s) (fedavg seed 0)"),
-        ("more/fedavg", 0, {}, [], "a second run of fedavg with seed 0"),
+        ("of/more/fedavg", 0, {}, [], "a second run of fedavg with seed 0"),
         ("fedavg", 7, {}, ["--vary=dataset=digits,made:up"], "made:up (fedavg,"),
     ],
 )
