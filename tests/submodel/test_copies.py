@@ -18,6 +18,7 @@ from flwr_asyncdrop.submodel import (
     plan_submodels,
     silenced,
 )
+from flwr_asyncdrop.submodel.narrowing.copies import copy_module
 from tests.submodel.networks import seeded, vectors
 from tests.submodel.silencing import random_keep
 
@@ -344,3 +345,45 @@ def test_the_attributes_of_a_parameter(load):
     assert small.a.weight.decays is False
     assert small.a.weight.gain_of() is small.gain
     assert small(vectors()).shape == (2, 3)
+
+
+class AttributesOfABuffer(Net):
+    """Keeps on a buffer what its forward pass goes by."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("shift", torch.ones(3))
+
+    def mark(self):
+        """Set them; that is after `double`, which replaces buffers."""
+        self.shift.factor = 2.0
+        self.shift.counts = torch.zeros(3)
+        self.shift.gain_of = lambda: self.gain
+        return self
+
+    def first(self, x):
+        self.shift.counts += 1
+        return self.a(x + self.shift.factor * self.shift[0]) * self.shift.gain_of()
+
+
+@pytest.mark.parametrize("load", [load_submodel, load_in_place])
+def test_the_attributes_of_a_buffer(load):
+    """The pass that looks for units failed, as its copy of the buffer had none."""
+    model = seeded(AttributesOfABuffer).mark()
+    plan = plan_submodels(model, vectors())
+    assert [group.name for group in plan.groups] == ["a", "b"]
+    assert model.shift.counts.tolist() == [0, 0, 0]  # nobody else's
+    indices = plan.indices(random_keep(plan, 0))
+    small = load(model, extract(model.state_dict(), indices))
+    assert small.shift.factor == 2
+    assert small.shift.gain_of() is small.gain
+    assert small(vectors()).shape == (2, 3)
+
+
+def test_the_attributes_of_a_tensor_that_is_no_buffer():
+    """Python copies them, and the functions among them as they are."""
+    model = seeded(Net)
+    model.shift = torch.ones(3)
+    model.shift.gain_of = lambda: model.gain
+    copied = copy_module(model, {})
+    assert copied.shift.gain_of() is copied.gain

@@ -26,8 +26,8 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
 
     Other tensors are copied without their history: Python could not copy them with it.
     Functions that name the model, or a part of it, are copied where it keeps them: as
-    hooks, of tensors too, in attributes and in containers. A parameter's own attributes
-    are those of its copy, too: an optimizer's groups may go by them.
+    hooks, of tensors too, in attributes and in containers. A tensor's own attributes
+    are those of its copy, too: an optimizer's groups, or a pass, may go by them.
     """
     seen: set[int] = set()
     parts = list(_walk(model, seen))
@@ -41,15 +41,18 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
     copied: nn.Module = functions.put(copy.deepcopy(model, memo))
     functions.fill()
     for part in parts:
-        if not isinstance(part, nn.Parameter):
+        if not isinstance(part, Tensor):
             continue
         mine = memo.get(id(part), part)
         if mine is part:
             continue
-        for name, value in vars(part).items():  # Python copies none
-            if name not in vars(mine):
-                setattr(mine, name, functions.put(copy.deepcopy(value, memo)))
-        if mine.requires_grad:
+        for name, value in vars(part).items():
+            # Python copies those of tensors that are no parameters, or in `tensors`.
+            own = vars(mine)
+            if name not in own:
+                own[name] = copy.deepcopy(value, memo)
+            own[name] = functions.put(own[name])
+        if isinstance(part, nn.Parameter) and mine.requires_grad:
             for hook in _early_hooks(part):
                 mine.register_hook(functions.copy(hook))
             for hook in _late_hooks(part):
