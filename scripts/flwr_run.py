@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,11 +79,11 @@ def folder() -> str | None:
     return next(usable, None)
 
 
-def python_path(home: Path) -> dict[str, str]:
+def python_path(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return variables that make Python find Flower's code where Alembic can read it.
 
-    Empty if it can where Flower is installed. Symbolic links would not do, as Flower
-    resolves them.
+    Empty if it can where Flower is installed, else with a copy in `home` before what
+    `environment` names. Symbolic links would not do, as Flower resolves them.
     """
     spec = find_spec("flwr")
     if spec is None or spec.origin is None:
@@ -98,7 +99,7 @@ def python_path(home: Path) -> dict[str, str]:
         )
     copies = home / "python"
     shutil.copytree(installed, copies / "flwr")
-    others = os.environ.get("PYTHONPATH")
+    others = environment.get("PYTHONPATH")
     return {"PYTHONPATH": f"{copies}{os.pathsep}{others}" if others else str(copies)}
 
 
@@ -132,7 +133,7 @@ def run_environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "GRPC_ENABLE_FORK_SUPPORT": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        **python_path(home),
+        **python_path(home, os.environ),
         **ray_hook(),
         _MARK: uuid.uuid4().hex,
     }

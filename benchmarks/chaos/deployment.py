@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,13 @@ from typing import Self
 
 import psutil
 
-from scripts.flwr_run import end_processes, free_ports, has_mark
+from scripts.flwr_run import (
+    end_processes,
+    folder,
+    free_ports,
+    has_mark,
+    python_path,
+)
 from scripts.transport import installed_transport
 
 __all__ = ["Deployment"]
@@ -77,6 +84,7 @@ class Deployment:
         self._supernodes = supernodes
         self._grpc = installed_transport() == "grpc"
         self._mark = uuid.uuid4().hex
+        self._code = tempfile.TemporaryDirectory(prefix="flwr-code-", dir=folder())
         self._environment = {
             **os.environ,
             "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
@@ -86,6 +94,7 @@ class Deployment:
             "ASYNCDROP_RUN": self._mark,
             **environment,
         }
+        self._environment |= python_path(Path(self._code.name), self._environment)
         fleet, control, runtime, *self._node_ports = free_ports(3 + num_nodes)
         self._fleet, self._runtime = (
             f"{_HOST}:{port}" for port in (fleet, runtime if self._grpc else fleet)
@@ -130,6 +139,7 @@ class Deployment:
         end_processes(self._mark)
         for process in self._processes:
             process.wait(timeout=10)
+        self._code.cleanup()
 
     def start_superlink(self) -> subprocess.Popen[bytes]:
         """Start the SuperLink, with the database that is there, and wait for it."""

@@ -19,7 +19,7 @@ from scripts.edge.fleet import Fleet, TrialError
 from scripts.edge.local import ROOT
 from scripts.edge.processes import ProcessFleet
 from scripts.edge.trial import Outcome, Plan, try_fleet
-from scripts.flwr_run import end_with_signals
+from scripts.flwr_run import end_with_signals, folder
 from scripts.transport import installed_transport
 
 _FILES = {"grpc": "compose.edge.yml", "http": "compose.edge-http.yml"}
@@ -43,7 +43,7 @@ def main() -> int:
         return 2
     end_with_signals()
     try:
-        with tempfile.TemporaryDirectory(prefix="edge-test-") as home:
+        with tempfile.TemporaryDirectory(prefix="edge-test-", dir=folder()) as home:
             outcome = attempt(transport, manner, Path(home), arguments)
     except TrialError as error:
         say(f"FAILED: {error}")

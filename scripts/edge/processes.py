@@ -12,7 +12,7 @@ from scripts.edge.compose import Service, read_compose
 from scripts.edge.fleet import Fleet, TrialError
 from scripts.edge.image import read_image
 from scripts.edge.local import ROOT, places_of
-from scripts.flwr_run import free_ports
+from scripts.flwr_run import free_ports, python_path
 
 __all__ = ["ProcessFleet"]
 
@@ -62,6 +62,7 @@ class ProcessFleet(Fleet):
         found = read_compose(compose, variables)
         self.services = {k: v for k, v in found.items() if k not in without}
         self._home = home
+        self._python_path = python_path(home, os.environ)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         ports = free_ports(len(_SERVER_PORTS))
         self._server_ports = dict(zip(_SERVER_PORTS, ports, strict=True))
@@ -152,6 +153,7 @@ class ProcessFleet(Fleet):
             **{name: places.local(value) for name, value in values.items()},
             **{name: str(number) for name, number in ports.items()},
             "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
+            **self._python_path,
         }
 
     def _folder(self, name: str) -> Path:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.chaos import deployment
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.volume import volume_figures
+from scripts import flwr_run
 from tests.nightly import by_night
 from tests.processes import superlink_starts
 
@@ -61,6 +63,29 @@ def test_a_deployment_that_does_not_start_leaves_no_process(tmp_path, monkeypatc
     with pytest.raises(RuntimeError, match="nothing listens"):
         Deployment(tmp_path, 1, TMPDIR=str(tmp_path))
     assert of(tmp_path) == []
+
+
+def test_from_a_path_that_flower_cannot_read_its_code_is_copied(tmp_path, monkeypatch):
+    flower = tmp_path / "my flower" / "flwr"
+    flower.mkdir(parents=True)
+    (flower / "__init__.py").touch()
+    spec = SimpleNamespace(origin=str(flower / "__init__.py"))
+    monkeypatch.setattr(flwr_run, "find_spec", lambda name: spec)
+    program = tmp_path / "flower-superlink"
+    program.write_text('#!/bin/sh\necho "$PYTHONPATH"; ls "${PYTHONPATH%%:*}"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(deployment, "_BIN", tmp_path)
+    monkeypatch.setattr(deployment, "_wait_for", lambda address: None)
+    home = tmp_path / "a home"
+    home.mkdir()
+    with Deployment(home, 0, PYTHONPATH="/mine") as started:
+        started.superlink.wait(10)
+        path, listing = started.log_of(started.superlink).splitlines()
+    copies, mine = path.split(os.pathsep)
+    assert listing == "flwr"
+    assert mine == "/mine"
+    assert " " not in copies
+    assert not Path(copies).exists()  # when all has ended
 
 
 @by_night

@@ -34,13 +34,10 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["my project", "a,b", "100%"])
-def test_where_alembic_cannot_read_the_path_there_is_a_copy(
-    tmp_path, installed, monkeypatch, name
-):
+def test_where_alembic_cannot_read_the_path_there_is_a_copy(tmp_path, installed, name):
     installed(name)
-    monkeypatch.setenv("PYTHONPATH", "/mine")
     home = tmp_path / "home"
-    variables = flwr_run.python_path(home)
+    variables = flwr_run.python_path(home, {"PYTHONPATH": "/mine"})
     copies, mine = variables["PYTHONPATH"].split(":")
     assert Path(copies, "flwr", "__init__.py").exists()
     assert home in Path(copies).parents
@@ -50,7 +47,7 @@ def test_where_alembic_cannot_read_the_path_there_is_a_copy(
 @pytest.mark.parametrize("name", ["plain", "it's", "naïve", "a;b$c"])
 def test_elsewhere_there_is_none(tmp_path, installed, name):
     installed(name)
-    assert flwr_run.python_path(tmp_path / "home") == {}
+    assert flwr_run.python_path(tmp_path / "home", {}) == {}
 
 
 def test_a_home_that_cannot_be_read_either_is_one_line_with_the_way_out(
@@ -58,7 +55,7 @@ def test_a_home_that_cannot_be_read_either_is_one_line_with_the_way_out(
 ):
     installed("my project")
     with pytest.raises(SystemExit, match="set TMPDIR to a folder without"):
-        flwr_run.python_path(tmp_path / "my home")
+        flwr_run.python_path(tmp_path / "my home", {})
 
 
 def test_homes_are_made_where_alembic_can_read(monkeypatch):
