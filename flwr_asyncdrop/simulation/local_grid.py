@@ -308,7 +308,9 @@ class LocalGrid(Grid):
         Nor are they begun, if they still wait for a worker or for their node. What one
         that has begun leaves in its node's context stays.
         """
+        message_ids = set(message_ids)
         with self._lock, held_signals():
+            self._queue.drop(message_ids)
             for message_id in message_ids:
                 self._open.discard(message_id)
                 self._replies.pop(message_id, None)
@@ -330,9 +332,6 @@ class LocalGrid(Grid):
         while self._queue and self._runner.has_room:
             message = self._queue.pop()
             node = message.metadata.dst_node_id
-            if message.metadata.message_id not in self._open:  # it was forgotten
-                self._queue.done(node)
-                continue
             context = self._contexts[node]
             # A run that resumes sends its tasks again, in messages of other numbers.
             task = wire.read_task(message).seed

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Collection
 from itertools import count
 
 from flwr.app import Message
@@ -46,3 +47,22 @@ class TaskQueue:
             heapq.heappush(self._ready, (line[0][0], node))
         else:
             del self._lines[node]
+
+    def drop(self, message_ids: Collection[str]) -> None:
+        """Keep none of these messages, but for those that were popped."""
+        free = {node for _, node in self._ready}
+        for node, line in list(self._lines.items()):
+            begun = [] if node in free else [line[0]]
+            waiting = list(line)[len(begun) :]
+            kept = [each for each in waiting if _id_of(each[1]) not in message_ids]
+            self._lines[node] = deque(begun + kept)
+            if not self._lines[node]:
+                del self._lines[node]
+        self._ready = [
+            (self._lines[node][0][0], node) for node in free & self._lines.keys()
+        ]
+        heapq.heapify(self._ready)
+
+
+def _id_of(message: Message) -> str:
+    return message.metadata.message_id

@@ -1,8 +1,10 @@
 """The contract of a Grid, held by LocalGrid in one process and in several."""
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -119,8 +121,13 @@ def test_only_the_replies_asked_for_are_pulled(grid: LocalGrid) -> None:
 
 def test_what_is_forgotten_is_not_kept_and_begins_no_more(grid: LocalGrid) -> None:
     """As many replies as were in flight stayed until the grid was closed."""
-    ids = grid.push_messages(task(1000, "train.tally", n) for n in range(1, 5))
+    messages = [task(1000, "train.tally", n) for n in range(1, 5)]
+    waiting = [weakref.ref(each) for each in messages[1:]]
+    ids = grid.push_messages(messages)
+    del messages
     grid.forget_messages(ids)
+    gc.collect()
+    assert [each() for each in waiting] == [None] * 3  # at once
     assert grid.pull_messages(ids[:1])[0].error.code == ErrorCode.MESSAGE_UNAVAILABLE
     seen = answer(grid, task(1000, "train.tally", 9)).content["seen"]["numbers"]
     assert seen == [1, 9]
