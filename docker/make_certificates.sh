@@ -102,13 +102,21 @@ alone() {
     making=$out/.making
     if ! ln -s $$ "$making" 2>/dev/null; then
         other=$(readlink "$making") || fail "$making cannot be made: is the disk full?"
-        ! kill -0 "$other" 2>/dev/null ||
+        ! is_there "$other" ||
             fail "another one makes certificates in $out (process $other): run this again after it, or delete $making if that is something else"
         rm -f "$making"
         ln -s $$ "$making"
     fi
     trap 'rm -f "$making"' EXIT
     trap 'exit 1' HUP INT TERM
+}
+
+# Whoever's process it is: of another user's it is said that we may not signal it.
+is_there() {
+    said=$(LC_ALL=C kill -0 "$1" 2>&1) && return
+    case $said in
+    *[Nn]"o such process"*) return 1 ;;
+    esac
 }
 
 authority() {

@@ -7,6 +7,7 @@ import socket
 import ssl
 import stat
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -150,6 +151,31 @@ def test_two_at_once_do_not_mix_keys_and_certificates(make, tmp_path):
         "that is something else\n"
     )
     assert not (tmp_path / "ca.crt").exists()
+
+
+def test_two_of_different_users_do_not_either():
+    """Who may not signal a process took it for one that has ended."""
+    nobody = {"user": 65534} if os.geteuid() == 0 else {}
+    if not nobody:
+        with contextlib.suppress(PermissionError):
+            os.kill(1, 0)
+            pytest.skip("there is no process of another user")
+    with tempfile.TemporaryDirectory() as name, SCRIPT.open() as script:
+        folder = Path(name)
+        folder.chmod(0o777)
+        (folder / ".making").symlink_to("1")
+        done = subprocess.run(
+            ["sh", "-s", "--", "phone"],
+            stdin=script,
+            cwd=folder,
+            env={**os.environ, "EDGE_CERTIFICATES": name},
+            capture_output=True,
+            text=True,
+            check=False,
+            **nobody,
+        )
+        assert f"another one makes certificates in {name} (process 1)" in done.stderr
+        assert (folder / ".making").readlink() == Path("1")
 
 
 def test_one_that_was_killed_is_not_waited_for(make, tmp_path):
