@@ -138,6 +138,12 @@ def three_digits(value: float) -> str:
     return f"{value:.{min(2 - power, _MOST_DECIMALS)}f}"
 
 
+def with_decimals(value: float, decimals: int) -> str:
+    """Return a number with so many decimals, or to three digits if it would be 0."""
+    text = f"{value:,.{decimals}f}"
+    return three_digits(value) if value > 0 and not text.strip("0.") else text
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a number of things, e.g. ``"1 run"`` or ``"2,000 runs"``.
 

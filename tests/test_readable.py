@@ -20,6 +20,7 @@ from flwr_asyncdrop.readable import (
     three_digits,
     type_of,
     with_article,
+    with_decimals,
 )
 
 
@@ -129,6 +130,18 @@ def test_joules_have_three_digits_and_a_unit(joules, text):
 )
 def test_small_numbers_have_three_digits_and_large_ones_all(value, text):
     assert three_digits(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [
+        *((0, 0, "0"), (0.0, 1, "0.0"), (0.4, 0, "0.400"), (0.6, 0, "1")),
+        *((0.04, 1, "0.0400"), (0.06, 1, "0.1"), (12345.6, 0, "12,346")),
+        *((10, 0, "10"), (3e-4, 0, "0.000300")),
+    ],
+)
+def test_what_is_more_than_nothing_is_not_said_to_be_0(value, decimals, text):
+    assert with_decimals(value, decimals) == text
 
 
 def test_unit_fits_the_largest_number():

@@ -18,7 +18,13 @@ from rich.text import Text
 
 from flwr_asyncdrop.cli.events import RunProgress
 from flwr_asyncdrop.cli.lines import LineDisplay, Shown, length_of
-from flwr_asyncdrop.readable import counted, metric_text, readable_bytes, sparkline
+from flwr_asyncdrop.readable import (
+    counted,
+    metric_text,
+    readable_bytes,
+    sparkline,
+    with_decimals,
+)
 
 
 class _Bars(Progress):
@@ -118,7 +124,7 @@ class BarDisplay(LineDisplay):
 
 
 def _details(run: Shown, progress: RunProgress) -> str:
-    parts = [f"t {progress.time:,.0f} s"]
+    parts = [f"t {with_decimals(progress.time, 0)} s"]
     if run.max_seconds:
         parts.append(counted(progress.updates, "update"))
     if progress.in_flight:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flwr_asyncdrop.observers.speed_groups import speed_group
-from flwr_asyncdrop.readable import headline, metric_text
+from flwr_asyncdrop.readable import headline, metric_text, with_decimals
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
 from flwr_asyncdrop.server.state import RunState
@@ -41,7 +41,7 @@ class RunProgress:
     num_bytes: int = 0
 
     def __str__(self) -> str:
-        parts = [f"t {self.time:,.0f} s"]
+        parts = [f"t {with_decimals(self.time, 0)} s"]
         if self.metric is not None:
             parts.append(f"{self.metric[0]} {metric_text(*self.metric)}")
         if self.lost:

@@ -14,6 +14,7 @@ from flwr_asyncdrop.readable import (
     metric_text,
     readable_bytes,
     readable_seconds,
+    with_decimals,
 )
 from flwr_asyncdrop.server.callbacks import Callback, Evaluation, Merged
 from flwr_asyncdrop.server.order import Order
@@ -137,7 +138,7 @@ class ProgressLog(Callback):
     def _how_far(self, state: RunState) -> Iterator[str]:
         width = len(str(self.num_updates))
         yield f"update {state.updates:>{width}}/{self.num_updates}"
-        yield f"t {state.time:.0f} s"
+        yield f"t {with_decimals(state.time, 0)} s"
         if self._evaluation is not None and self._evaluation.metrics is not None:
             metric = headline(self._evaluation.metrics)
             if metric is not None:

@@ -12,6 +12,7 @@ from flwr_asyncdrop.readable import (
     readable_bytes,
     readable_joules,
     three_digits,
+    with_decimals,
 )
 from flwr_asyncdrop.report.runlog import Point, RunLog
 
@@ -97,12 +98,13 @@ class Summary:
         slots = "" if self.in_flight is None else f", {self.in_flight:,} in flight"
         yield "fleet", f"{counted(self.devices, 'device')}{slots}"
         rate = self.updates_per_second
-        speed = "" if rate is None else f", {rate:,.1f} per real second"
+        speed = "" if rate is None else f", {with_decimals(rate, 1)} per real second"
         kept = f"; 1 in {self.every:,} kept" if self.every > 1 else ""
         rounds = counted(self.rounds, "round")
         yield "updates", f"{self.updates:,} in {rounds}{speed}{kept}"
-        real = f"{self.wall_seconds:,.1f} s real without start and end"
-        yield "time", f"{self.time:,.1f} s, {real}"
+        real = with_decimals(self.wall_seconds, 1)
+        time = with_decimals(self.time, 1)
+        yield "time", f"{time} s, {real} s real without start and end"
         if self.metric is None or self.final is None or self.best is None:
             yield "accuracy", "not evaluated"
         else:
@@ -127,7 +129,7 @@ class Summary:
             text += f"; {queued:.1f} of it in queues" if queued else ""
             yield "staleness", text
         if self.updates_by_rank:
-            yield "by rank", f"{self._counts_by_rank()} updates, fastest first"
+            yield "by rank", self._counts_by_rank()
         if self.mean_work is not None:
             text = f"mean {three_digits(self.mean_work)} of the usual"
             groups = self._work_by_group()
@@ -144,13 +146,17 @@ class Summary:
             yield "cut off", self.cut_off
 
     def _counts_by_rank(self) -> str:
-        """Return a number for each rank, or one beside its rank if some are missing."""
+        """Return the updates of each rank, beside its number if some are missing."""
         counts = self.updates_by_rank
         if max(counts) < self._num_ranks:
             counts = {rank: counts.get(rank, 0) for rank in range(self._num_ranks)}
         if list(counts) == list(range(len(counts))):
-            return " ".join(f"{n:,}" for n in counts.values())
-        return ", ".join(f"{rank}: {n:,}" for rank, n in counts.items())
+            numbers = " ".join(f"{n:,}" for n in counts.values())
+        else:
+            numbers = ", ".join(f"{rank}: {n:,}" for rank, n in counts.items())
+        if len(counts) > 1:
+            return f"{numbers} updates, fastest first"
+        return f"{numbers} {'update' if [*counts.values()] == [1] else 'updates'}"
 
     def _work_by_group(self) -> list[str]:
         """Return the mean share of local steps by speed group, "-" of no update."""
@@ -187,7 +193,7 @@ def _num_ranks(log: RunLog) -> int:
 
 def _described(metric: str, point: Point) -> str:
     value = metric_text(metric, point.value, 4)
-    return f"{value} at update {point.update:,}, {point.time:,.1f} s"
+    return f"{value} at update {point.update:,}, {with_decimals(point.time, 1)} s"
 
 
 def _wrapped(label: str, value: str) -> str:

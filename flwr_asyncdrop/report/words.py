@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from flwr_asyncdrop.readable import three_digits
+from flwr_asyncdrop.readable import three_digits, with_decimals
 from flwr_asyncdrop.report.comparison import Comparison, Row
 
 
@@ -30,7 +30,7 @@ def _what(row: Row, comparison: Comparison, cost: str, goal: str) -> Iterator[st
     else:
         seconds, num_bytes = row.seconds.mean, row.num_bytes.mean
         sent = f"{three_digits(num_bytes / 1e6)} MB"
-        after = {"time": f"{seconds:,.1f} s", "bytes": sent}
+        after = {"time": f"{with_decimals(seconds, 1)} s", "bytes": sent}
         share = f" with {reached} of {seeds} seeds" if reached < seeds else ""
         yield f"reaches {goal} after {after[cost]}{share}"
     if row.final is not None:

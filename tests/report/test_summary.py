@@ -165,6 +165,22 @@ def test_ranks_have_their_numbers_where_nobody_knows_how_many_there_are():
     assert by_rank(silent, 1, 0) == "1 1 updates, fastest first"
 
 
+def test_one_rank_has_no_order_and_one_update_is_not_several():
+    one = {**RUN, "in_flight": 1}
+    assert by_rank(one, 0) == "1 update"
+    assert by_rank(one, 0, 0) == "2 updates"
+    silent = {key: value for key, value in RUN.items() if key != "in_flight"}
+    assert by_rank(silent, 3) == "3: 1 update"
+
+
+def test_a_very_short_run_took_some_time():
+    """It took 0.0 s, and did its updates at once."""
+    short = end(updates=1, time=0.0123, wall={"seconds": 1000.0})
+    text = summarise([RUN, update(1, time=0.01), short]).text()
+    assert "0.0123 s, 1,000.0 s real" in text
+    assert "1 in 1 round, 0.00100 per real second" in text
+
+
 def test_best_loss_is_the_least():
     losses = [evaluation(n, {"loss": loss}) for n, loss in enumerate([2.0, 0.5, 1.0])]
     summary = summarise([RUN, *losses])
