@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import (
     extract,
     load_in_place,
@@ -387,3 +388,26 @@ def test_the_attributes_of_a_tensor_that_is_no_buffer():
     model.shift.gain_of = lambda: model.gain
     copied = copy_module(model, {})
     assert copied.shift.gain_of() is copied.gain
+
+
+class MadeAnew(nn.Linear):
+    """Is copied by its constructor, so that a copy has tensors that nobody gave it."""
+
+    def __deepcopy__(self, memo):
+        made = type(self)(self.in_features, self.out_features)
+        made.load_state_dict(self.state_dict())
+        return made
+
+
+@pytest.mark.parametrize("load", [load_submodel, load_in_place])
+def test_what_a_copy_makes_anew_is_refused_and_not_loaded_without_its_scale(load):
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    plan = plan_submodels(plain, vectors(4))
+    sub = extract(plain.state_dict(), plan.indices(random_keep(plan, 0, rate=0.5)))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), MadeAnew(8, 3))
+
+    with pytest.raises(UnsupportedModelError, match=r"makes 2.weight anew"):
+        plan_submodels(model, vectors(4))
+    with pytest.raises(UnsupportedModelError, match=r"makes 2.weight anew"):
+        load(model, sub)
+    assert model[0].weight.shape == (8, 4)

@@ -40,6 +40,7 @@ def copy_module(model: nn.Module, tensors: Mapping[int, Any]) -> nn.Module:
     functions = _Functions(parts, memo, seen)
     copied: nn.Module = functions.put(copy.deepcopy(model, memo))
     functions.fill()
+    _check_copied(model, copied, tensors)
     for part in parts:
         if not isinstance(part, Tensor):
             continue
@@ -65,12 +66,45 @@ def copying(model: nn.Module) -> Iterator[None]:
     """Raise UnsupportedModelError, in one line, if `model` cannot be copied in here."""
     try:
         yield
+    except UnsupportedModelError:
+        raise
     except Exception as error:
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot be copied ({first_line(error)}): keep "
             "no tensors with a gradient history, files or locks in its attributes, and "
             "wrap it in FSDP afterwards"
         ) from error
+
+
+def _check_copied(
+    model: nn.Module, copied: nn.Module, tensors: Mapping[int, Any]
+) -> None:
+    """Raise UnsupportedModelError if `copied` is no copy of `model` with `tensors`."""
+    kind, known = type(model).__name__, _tensors_in(model)
+    own = {id(part) for part in (*model.modules(), *known.values())}
+    own -= set(map(id, tensors.values()))
+    found = _tensors_in(copied)
+    for name, part in [*copied.named_modules(), *found.items()]:
+        if id(part) in own:
+            shared = f"{name} with it" if name else "all of it"
+            raise UnsupportedModelError(
+                f"{kind} cannot be copied: copies share {shared}, as a __deepcopy__ "
+                "that returns self makes them; let it be copied"
+            )
+    for name, tensor in known.items():
+        if id(tensor) in tensors and found.get(name) is not tensors[id(tensor)]:
+            raise UnsupportedModelError(
+                f"{kind} cannot be copied: a __deepcopy__ makes {name} anew; let it "
+                "copy.deepcopy(value, memo) what there is"
+            )
+
+
+def _tensors_in(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by all their names."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 class _Functions:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel.narrowing.copies import copy_module, copying
 from flwr_asyncdrop.submodel.narrowing.experts import use_tensor_operations
 from flwr_asyncdrop.submodel.probing.precision import as_precise
@@ -31,7 +30,6 @@ def private_copy(
             if type(tensor) in (Tensor, nn.Parameter)
         }
         copied = copy_module(model, memo)
-    _check_separate(model, copied)
     use_tensor_operations(copied)
     generator = torch.Generator().manual_seed(0)
     for tensor in {id(t): t for t in tensors_of(copied).values()}.values():
@@ -39,19 +37,6 @@ def private_copy(
             is_parameter = isinstance(tensor, nn.Parameter)
             _make_generic(tensor.detach(), is_parameter, noise, generator)
     return copied
-
-
-def _check_separate(model: nn.Module, copied: nn.Module) -> None:
-    """Raise UnsupportedModelError if parts of the copy are parts of the model."""
-    parts = [*model.modules(), *tensors_of(model).values()]
-    own = set(map(id, parts))
-    for name, part in [*copied.named_modules(), *tensors_of(copied).items()]:
-        if id(part) in own:
-            shared = f"{name} with it" if name else "all of it"
-            raise UnsupportedModelError(
-                f"{type(model).__name__} cannot be copied: copies share {shared}, as a "
-                "__deepcopy__ that returns self makes them; let it be copied"
-            )
 
 
 def _converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
