@@ -325,6 +325,8 @@ def test_a_class_may_be_made_with_its_object():
         (Pair(1, 2), [1, 2]),
         (Mode.WARM, 1),
         ([Mode.WARM], [1]),
+        ([1], [Mode.WARM]),
+        (torch.zeros(2), np.zeros(2, np.float32)),
     ],
 )
 def test_a_container_of_another_kind_goes_on_otherwise(held, loaded):
@@ -355,8 +357,9 @@ def test_what_is_derived_is_the_same_in_a_new_object():
 def test_an_attribute_that_is_taken_away_is_lost():
     said = lost(Slots, lambda held: delattr(held, "held"))
     assert said.startswith("no checkpoint has Slots.held")
-    said = lost(lambda: Holder(0), lambda held: delattr(held, "held"))
-    assert said.startswith("no checkpoint has Holder.held")
+    for mark in (0, object()):
+        said = lost(lambda mark=mark: Holder(mark), lambda held: delattr(held, "held"))
+        assert said.startswith("no checkpoint has Holder.held")
 
 
 class Random(Holder):
@@ -453,7 +456,10 @@ def test_without_anything_of_a_users_own_nothing_is_built():
     def build():
         raise AssertionError
 
-    assert Unsaved({"part": Counter([1]), "none": None}, build).find(build) == ""
+    around = [1]
+    around.append(around)
+    parts = {"part": Counter([1]), "around": around, "none": None}
+    assert Unsaved(parts, build).find(build) == ""
 
 
 def test_a_key_is_not_taken_for_its_value():
