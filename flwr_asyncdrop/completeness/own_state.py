@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from itertools import count
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -62,8 +63,9 @@ class OwnState(Callback):
         callbacks = list(callbacks)
         self._objects: dict[str, Any] = {}
         for callback in filter(is_users, callbacks):
-            alike = sum(callback.name == each.name for each in self._objects.values())
-            self._objects[f"{CALLBACK_PART}{callback.name}{alike or ''}"] = callback
+            names = (f"{CALLBACK_PART}{callback.name}{n or ''}" for n in count())
+            free = next(name for name in names if name not in self._objects)
+            self._objects[free] = callback
         for name, given in objects.items():
             # The state of a method is that of its object.
             owner = given.__self__ if isinstance(given, MethodType) else given
@@ -280,6 +282,7 @@ def _starts_alike(owner: object) -> bool:
 
 
 def _listed(names: list[str]) -> str:
+    names = list(dict.fromkeys(names))  # callbacks of one class have the same
     if len(names) > _MOST_NAMES:
         more = len(names) - _MOST_NAMES
         return f"{', '.join(names[:_MOST_NAMES])} and {more} more"

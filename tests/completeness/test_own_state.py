@@ -185,6 +185,34 @@ def test_what_is_looked_at_by_itself_is_named_once():
     assert said.startswith("no checkpoint has Keeping.held, so")
 
 
+class Keeping1(Keeping):
+    """Is called as the second of two of its base is numbered."""
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_each_of_several_callbacks_of_one_name_is_looked_at(place):
+    several = [Keeping([]), Keeping1([]), Keeping([]), Keeping([])]
+    own = of(*several)
+    several[place].held.append(1)
+    own.state_dict()
+    kind = "Keeping1" if place == 1 else "Keeping"
+    assert own.left_out().startswith(f"no checkpoint has {kind}.held, so a run")
+
+
+def test_what_several_of_one_name_lack_is_said_once(caplog):
+    several = [Keeping([]), Keeping([])]
+    own = of(*several)
+    for each in several:
+        each.held.append(1)
+    saved = saved_and_read(own.state_dict())
+    assert own.left_out().startswith("no checkpoint has Keeping.held, so a run")
+    again = of(Keeping([]), Keeping([]))
+    again.load_state_dict(saved)
+    again.on_resume(STATE)
+    again.on_pause(STATE)
+    assert "without what it had in Keeping.held when it was saved" in caplog.text
+
+
 class Derived(Keeping):
     @cached_property
     def table(self):
