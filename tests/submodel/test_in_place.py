@@ -193,7 +193,7 @@ def log(caplog, monkeypatch):
     return caplog
 
 
-def first_state(rate=2):
+def first_state():
     return next(submodels(mlp, torch.ones(2, 4)))
 
 
@@ -272,6 +272,36 @@ def test_momentum_of_units_that_may_be_others_is_warned_of_once_a_task(log):
             model(torch.ones(2, 4)).sum().backward()
             steps.step()
         assert log.text.count(complaint) == task
+
+
+@pytest.mark.parametrize(
+    "optimizer", [torch.optim.Adam, torch.optim.Adagrad, torch.optim.Adafactor]
+)
+def test_state_of_this_task_is_none_of_an_earlier_one(optimizer, log):
+    model = load_in_place(mlp(), first_state())
+    steps = optimizer(model.parameters())
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        steps.step()
+        load_in_place(mlp(), first_state())  # such as a teacher's
+    assert "from an earlier task" not in log.text
+
+
+def test_state_in_one_vector_is_of_an_earlier_task_too(log):
+    model = mlp()
+    steps = torch.optim.LBFGS(model.parameters())
+    for task in range(2):
+        load_in_place(model, first_state())
+        steps.step(lambda: backward(model))
+        said = log.text.count("the LBFGS optimizer has state from an earlier task")
+        assert said == task
+
+
+def backward(model):
+    model.zero_grad()
+    loss = model(torch.ones(2, 4)).square().sum()
+    loss.backward()
+    return loss
 
 
 def test_other_optimizers_are_left_alone():

@@ -249,7 +249,12 @@ def resize_(
     _watch_optimizers()
     _RESIZED.times += 1
     for name, tensor in tensors.items():
-        if tuple(tensor.shape) == shapes[name]:
+        narrows = tuple(tensor.shape) != shapes[name]
+        if isinstance(tensor, nn.Parameter) and (
+            narrows or tensor in _RESIZED.parameters
+        ):
+            _RESIZED.parameters[tensor] = _RESIZED.times
+        if not narrows:
             continue
         fresh = torch.empty(shapes[name], dtype=tensor.dtype, device=tensor.device)
         tensor.grad = None
@@ -257,16 +262,14 @@ def resize_(
         between = torch.float16 if tensor.dtype != torch.float16 else torch.float32
         tensor.data = torch.empty(0, dtype=between, device=tensor.device)
         tensor.data = fresh
-        if isinstance(tensor, nn.Parameter):
-            _RESIZED.parameters[tensor] = True
 
 
 @dataclass
 class _Resized:
-    """The parameters that have been narrowed, and how many loads narrowed some."""
+    """How many loads narrowed something, and which was the last of each parameter."""
 
-    parameters: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     times: int = 0
+    parameters: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     # What `times` was when an optimizer was looked at.
     seen: WeakKeyDictionary[Optimizer, int] = field(default_factory=WeakKeyDictionary)
 
@@ -281,17 +284,21 @@ def _watch_optimizers() -> None:
 
 
 def _check_optimizer(optimizer: Optimizer, *_: Any) -> None:
-    if _RESIZED.seen.get(optimizer) == _RESIZED.times:
+    seen = _RESIZED.seen.get(optimizer, 0)
+    if seen == _RESIZED.times:
         return
     kind, is_old = type(optimizer).__name__, False
     for parameter, state in optimizer.state.items():
         if parameter not in _RESIZED.parameters or not isinstance(state, dict):
             continue
+        if _RESIZED.parameters[parameter] <= seen:  # another model's have changed since
+            continue
         for name, value in state.items():
-            if not isinstance(value, Tensor) or value.dim() != parameter.dim():
+            if not isinstance(value, Tensor) or not value.dim():
                 continue
-            is_old = is_old or value.dim() > 0
-            if value.shape != parameter.shape:
+            # Adagrad has zeros before its first step.
+            is_old = is_old or bool(state.get("step") != 0)
+            if value.dim() == parameter.dim() and value.shape != parameter.shape:
                 raise ShapeError(
                     f"the {kind} optimizer has {name!r} of shape {tuple(value.shape)} "
                     "from an earlier task, for a parameter that load_submodel made "
