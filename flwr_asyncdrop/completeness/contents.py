@@ -238,6 +238,8 @@ def _of_reduction(value: object) -> Mapping[str, Any]:
             reduced = value.__reduce_ex__(4)
         except Exception:  # whatever its own code raises
             return _NOTHING
+        if isinstance(reduced, str):  # the name of something global
+            return {"name": reduced}
         if isinstance(reduced, tuple):
             items = [tuple(each) for each in reduced[3:5] if each is not None]
             return {"content": (*reduced[1:3], *items)}

@@ -31,8 +31,9 @@ _LARGE = 1000
 def digest(value: object, is_opaque: IsOpaque) -> str:
     """Return the digest of all that a value holds, by what it is made of.
 
-    Tensors count by their bytes, numbers by their value, lists and tuples alike. Code,
-    and what a `cached_property` has made, do not count.
+    Tensors count by their bytes, numbers by their value, lists and tuples alike, and
+    objects by their class, too. Code, and what a `cached_property` has made, do not
+    count.
     """
     try:
         return _Digests(is_opaque).of(value)
@@ -77,6 +78,8 @@ class _Digests:
             items = ["list", *map(self.of, list(value))]
         elif isinstance(value, Set):
             items = ["set", *sorted(map(self.of, list(value)))]
+        else:
+            items = ["object", type(value).__qualname__]
         found = {} if isinstance(value, _RECORDS) else attributes(value)
         names = (name for name in sorted(found) if not is_cached(value, name))
         return [*items, *((name, self.of(found[name])) for name in names)]

@@ -67,7 +67,17 @@ def changed(held):
     held += 1
 
 
+class Warm:
+    """A rule with nothing in it."""
+
+
+class Cool:
+    """Another one."""
+
+
 CHANGES = {
+    "rule": (Warm, lambda one: setattr(one, "held", Cool())),
+    "function": (lambda: min, lambda one: setattr(one, "held", max)),
     "number": (lambda: 0, lambda one: setattr(one, "held", 1)),
     "flag": (lambda: None, lambda one: setattr(one, "held", False)),
     "list": (list, lambda one: one.held.append(1)),

@@ -121,6 +121,7 @@ CHANGES = {
     "count": (itertools.count, next),
     "generator": (generator, next),
     "partial": (lambda: partial(max, [0]), lambda held: held.args[0].append(1)),
+    "builtin": (lambda: [min], lambda held: held.__setitem__(0, max)),
     "method": (lambda: Holder([]).__init__, lambda held: held([1])),
 }
 
