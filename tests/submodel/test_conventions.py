@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
+from flwr_asyncdrop.submodel import extract, load_submodel, narrow, plan_submodels
 from tests.submodel.networks import seeded
 from tests.submodel.silencing import random_keep, run, silenced
 
@@ -31,6 +31,28 @@ class Attention(nn.Module):
         weights = (query @ key.transpose(2, 3) * self.head_dim**-0.5).softmax(-1)
         mixed = (weights @ value).transpose(1, 2)
         return self.out(mixed.reshape(*x.shape[:2], self.all_head_size))
+
+
+class OneKey(nn.Module):
+    """All 4 heads of 5 share one key and one value."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.num_key_value_groups = 4, 1, 4
+        self.query, self.out = nn.Linear(12, 20), nn.Linear(20, 12)
+        self.key, self.value = nn.Linear(12, 5), nn.Linear(12, 5)
+
+    def forward(self, x):
+        query = self.query(x).unflatten(2, (self.num_heads, 5)).transpose(1, 2)
+        key, value = (
+            layer(x)
+            .unflatten(2, (self.num_kv_heads, 5))
+            .transpose(1, 2)
+            .repeat_interleave(self.num_key_value_groups, 1)
+            for layer in (self.key, self.value)
+        )
+        weights = (query @ key.transpose(2, 3)).softmax(-1)
+        return self.out((weights @ value).transpose(1, 2).flatten(2))
 
 
 class FusedAttention(nn.Module):
@@ -108,7 +130,7 @@ def submodel(model, inputs, rate):
     return small, silenced(model, plan, indices)
 
 
-@pytest.mark.parametrize("make", [Attention, TwoFused])
+@pytest.mark.parametrize("make", [Attention, OneKey, TwoFused])
 @pytest.mark.parametrize("rate", [0.25, 0.5, 0.75])
 def test_narrower_attention_is_the_silenced_one(make, rate):
     model, inputs = seeded(make).double().eval(), sequences().double()
@@ -120,7 +142,11 @@ def test_narrower_attention_is_the_silenced_one(make, rate):
 
 @pytest.mark.parametrize(
     ("make", "units"),
-    [(Attention, {"query": 4}), (TwoFused, {"first.qkv": 2, "second.qkv": 2})],
+    [
+        (Attention, {"query": 4}),
+        (OneKey, {"query": 4}),
+        (TwoFused, {"first.qkv": 2, "second.qkv": 2}),
+    ],
 )
 def test_heads_are_units(make, units):
     plan = plan_submodels(seeded(make), sequences())
@@ -150,3 +176,13 @@ def test_only_an_inner_width_follows_where_both_are_equal():
 def test_parts_of_heads_stay_whole():
     with pytest.raises(UnsupportedModelError, match="would not follow from its shapes"):
         plan_submodels(seeded(HalvesOfHeads), sequences())
+
+
+def test_a_block_that_is_left_out_keeps_its_sizes():
+    model = seeded(lambda: nn.Sequential(Inner(), Inner()))
+    shapes = {name: tuple(each.shape) for name, each in model.state_dict().items()}
+    empty = {n: (0, *shape[1:]) for n, shape in shapes.items() if n.startswith("0.")}
+
+    small = narrow(model, shapes | empty)
+
+    assert (small[0].hidden_size, small[0].inner_dim) == (6, 6)

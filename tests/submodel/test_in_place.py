@@ -313,9 +313,14 @@ def test_other_optimizers_are_left_alone():
         steps.step()
 
 
-def test_views_of_one_tensor_are_refused_where_they_would_be_torn_apart():
+@pytest.mark.parametrize(
+    "views",
+    [lambda rows: (rows[:6], rows[:6].t()), lambda rows: (rows[:6], rows[5:])],
+    ids=["the same", "a row in common"],
+)
+def test_views_of_one_tensor_are_refused_where_they_would_be_torn_apart(views):
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
-    model[2].weight.data = model[0].weight.data.t()
+    model[0].weight.data, model[2].weight.data = views(torch.randn(11, 6))
     state = model.state_dict()
     load_in_place(model, {name: tensor.clone() for name, tensor in state.items()})
     small = {**state, "0.weight": torch.ones(3, 6), "0.bias": torch.ones(3)}
