@@ -80,6 +80,14 @@ class SoftSum(Soft):
         return (self.gate(x).softmax(-1).unsqueeze(-1) * self.every(x)).sum(1)
 
 
+class SoftTransposed(Soft):
+    """The router is the left factor of its product."""
+
+    def mix(self, x):
+        logits = (self.gate.weight @ x.t()).t() + self.gate.bias
+        return torch.einsum("be,bed->bd", logits.softmax(-1), self.every(x))
+
+
 class Top(Mixture):
     """The experts with the largest logits, their softmax as shares."""
 
@@ -167,7 +175,7 @@ class Corrected(Mixture):
 
 
 LEAST = {
-    **dict.fromkeys((Soft, SoftSum, Switch, SwitchOneHot), 1),
+    **dict.fromkeys((Soft, SoftSum, SoftTransposed, Switch, SwitchOneHot), 1),
     **dict.fromkeys(
         (Top, TopScattered, TopMasked, TopRenormalised, TopCompared, Corrected), TOP
     ),

@@ -11,7 +11,13 @@ import pytest
 import torch
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels, savings
+from flwr_asyncdrop.submodel import (
+    extract,
+    load_submodel,
+    plan_submodels,
+    savings,
+    step_flops,
+)
 from tests.nightly import by_night, nightly
 from tests.submodel.mixtures import largest, normalised, softmax
 
@@ -275,6 +281,7 @@ class TestFormula:
     def test_the_model_stays_as_it_is(self, key):
         full, _ = planned(key)
 
+        assert step_flops(full, TOKENS) > 0
         assert full.config._experts_implementation == "grouped_mm"
 
 
