@@ -1065,3 +1065,25 @@ def test_a_signal_that_comes_while_units_are_looked_for_ends_the_process(
             plan_submodels(seeded(Signalled), vectors())
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Remembers(nn.Module):
+    """Keeps something of its hidden units for the next call."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.kept, self.last = kept, None
+
+    def forward(self, x):
+        hidden = self.first(x).relu()
+        scale = 1.0 if self.last is None else 1 + self.last
+        self.last = self.kept(hidden.detach())
+        return self.second(hidden) * scale
+
+
+def test_a_second_call_that_depends_on_the_width_of_the_first():
+    with pytest.raises(UnsupportedModelError, match="first: a narrower model differs"):
+        plan_submodels(Remembers(torch.mean), vectors(5))
+    plan = plan_submodels(Remembers(torch.sum), vectors(5))
+    assert [group.name for group in plan.groups] == ["first"]

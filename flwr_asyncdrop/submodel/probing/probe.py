@@ -1,7 +1,7 @@
 """A copy of the user's model on which units are discovered and verified."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,8 +82,7 @@ class Probe:
 
         One that draws from a generator that nobody finds does not.
         """
-        ways = {way.training: way for way in reversed(self.passes)}.values()
-        for way in ways:
+        for way in self._one_of_each_mode():
             outputs = []
             for _ in range(2):
                 with kept_state(self.model, self.written):
@@ -91,6 +90,24 @@ class Probe:
             if not are_near(*outputs):
                 return False
         return True
+
+    def remembers(self) -> bool:
+        """Whether a second call in a row gives something else than the first.
+
+        The model keeps something for it then, such as its state or the number of calls.
+        """
+        for way in self._one_of_each_mode():
+            try:
+                with kept_state(self.model, self.written):
+                    outputs = [run(self.model, way) for _ in range(2)]
+            except Exception:  # whatever the model's own code raises
+                return False  # it is called once
+            if not are_near(*outputs):
+                return True
+        return False
+
+    def _one_of_each_mode(self) -> Iterable[Pass]:
+        return {way.training: way for way in reversed(self.passes)}.values()
 
 
 @contextmanager
