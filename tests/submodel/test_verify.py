@@ -137,6 +137,54 @@ def test_code_that_treats_an_even_part_of_even_many_units_in_another_way(width):
         plan_submodels(model, vectors())
 
 
+class ReturnsItsOwn(nn.Module):
+    """Returns a tensor of its own beside the output, as CLIP does its logit scale."""
+
+    def __init__(self, own):
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+        self.register_buffer("mean", torch.zeros(3))
+        self.own = own
+
+    def forward(self, x):
+        out = self.last(self.first(x).relu()) * self.scale
+        if self.own == "a buffer":
+            with torch.no_grad():
+                self.mean.mul_(0.5).add_(out[0])
+        return out, OWN[self.own](self)
+
+
+OWN = {
+    "a parameter": lambda model: model.scale,
+    "a bias": lambda model: model.last.bias,
+    "a view": lambda model: model.scale[1:],
+    "a buffer": lambda model: model.mean,
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_a_model_may_return_its_own_tensors(own):
+    """They were compared after they had been put back, or swapped."""
+    plan = plan_submodels(seeded(lambda: ReturnsItsOwn(own)), vectors())
+    assert [group.name for group in plan.groups] == ["first"]
+
+
+def test_what_a_pass_writes_on_a_buffer_that_is_returned_is_compared():
+    class Writes(ReturnsItsOwn):
+        def forward(self, x):
+            hidden = self.first(x)
+            out = self.last(hidden.relu())
+            if self.training:
+                return out, out[0]
+            with torch.no_grad():
+                self.mean.copy_(out[0] * (8 / hidden.shape[1]))
+            return out, self.mean.view(-1)
+
+    with pytest.raises(UnsupportedModelError, match="no units of Writes can be drop"):
+        plan_submodels(seeded(lambda: Writes("a buffer")), vectors())
+
+
 STILL = {
     "a dead unit": lambda out: torch.relu(out - 1e3),
     "clamped": lambda out: (out + 1e3).clamp(0, 1),

@@ -77,34 +77,28 @@ class Probe:
         """Return what `model`, by default the probe's own, gives on the first pass."""
         return run(self.model if model is None else model, self.passes[0])
 
-    def is_steady(self) -> bool:
-        """Whether the model gives the same again on the same pass, in both modes.
+    def calls_in_a_row(self) -> int:
+        """Return how many calls in a row show what the model does; 0 if none do.
 
-        One that draws from a generator that nobody finds does not.
+        Two if the second gives something else than the first: the model keeps something
+        for it, such as its state. None do if a call gives something else each time, as
+        of a model that draws from a generator that nobody finds.
         """
+        calls, repeats = 1, True
         for way in self._one_of_each_mode():
-            outputs = []
-            for _ in range(2):
-                with kept_state(self.model, self.written):
-                    outputs.append(run(self.model, way))
-            if not are_near(*outputs):
-                return False
-        return True
-
-    def remembers(self) -> bool:
-        """Whether a second call in a row gives something else than the first.
-
-        The model keeps something for it then, such as its state or the number of calls.
-        """
-        for way in self._one_of_each_mode():
-            try:
-                with kept_state(self.model, self.written):
-                    outputs = [run(self.model, way) for _ in range(2)]
-            except Exception:  # whatever the model's own code raises
-                return False  # it is called once
-            if not are_near(*outputs):
-                return True
-        return False
+            with kept_state(self.model, self.written):
+                first = run(self.model, way)
+                try:
+                    second = run(self.model, way)
+                except Exception:  # whatever the model's own code raises
+                    second, repeats = None, False
+            if second is not None and are_near(first, second):
+                continue
+            with kept_state(self.model, self.written):
+                if not are_near(first, run(self.model, way)):
+                    return 0
+            calls = 2
+        return calls if repeats else 1
 
     def _one_of_each_mode(self) -> Iterable[Pass]:
         return {way.training: way for way in reversed(self.passes)}.values()

@@ -1,7 +1,7 @@
 """Run a model, and find the passes on which it runs."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,10 @@ def num_weights(model: nn.Module) -> int:
 
 
 def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[Any]:
-    """Return the leaves of what `model` gives on a pass; it may change its buffers."""
+    """Return the leaves of what `model` gives on a pass; it may change its buffers.
+
+    Those that are memory of the model are copied: it may have other values afterwards.
+    """
     model.train(way.training)
     with ExitStack() as stack:
         stack.enter_context(same_random_state(model))
@@ -42,7 +45,23 @@ def run(model: nn.Module, way: Pass, draws: FixedDraws | None = None) -> list[An
             stack.enter_context(draws or way.draws())
             stack.enter_context(own_precision(model))
         # Models may write on what they are given.
-        return list(leaves(way.cast(Tensor.clone).example.run(model)))
+        given = way.cast(Tensor.clone).example.run(model)
+        own = {_memory(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        return [_copied(leaf, own) for leaf in leaves(given)]
+
+
+def _copied(leaf: Any, own: Set[int | None]) -> Any:
+    """Return a copy of a tensor that shows memory of its `own` model, else the leaf."""
+    if not isinstance(leaf, Tensor) or _memory(leaf) not in own:
+        return leaf
+    return leaf.clone()
+
+
+def _memory(tensor: Tensor) -> int | None:
+    """Return which memory a tensor shows; None of a sparse one."""
+    if tensor.layout is not torch.strided:
+        return None
+    return int(tensor.untyped_storage()._cdata)
 
 
 class DoesNotTrainError(Exception):

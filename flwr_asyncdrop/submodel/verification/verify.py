@@ -64,13 +64,13 @@ def find_faults(probe: Probe, plan: Plan) -> dict[int, str]:
     A narrower stream is another model: it must run, beside what else holds, and be the
     same in any order of its units.
     """
-    if not probe.is_steady():
+    calls = probe.calls_in_a_row()
+    if not calls:
         return dict.fromkeys(range(len(plan.groups)), _UNSTEADY)
     generator = torch.Generator().manual_seed(0)
     tensors = tensors_of(probe.model)
     state = {name: tensor.detach() for name, tensor in tensors.items()}
     large = is_large(probe.model)
-    calls = 2 if probe.remembers() else 1
     few = [levels_of(group)[0] for group in plan.groups]
     least = [group.least for group in plan.groups]
     one_less = [max(group.size - 1, group.least) for group in plan.groups]
