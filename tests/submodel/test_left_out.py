@@ -1087,3 +1087,17 @@ def test_a_second_call_that_depends_on_the_width_of_the_first():
         plan_submodels(Remembers(torch.mean), vectors(5))
     plan = plan_submodels(Remembers(torch.sum), vectors(5))
     assert [group.name for group in plan.groups] == ["first"]
+
+
+def test_a_model_that_cannot_be_called_twice_in_a_row_is_tried_on_one_call():
+    def once(hidden):
+        raise RuntimeError("it has its state already")
+
+    class Once(Remembers):
+        def forward(self, x):
+            out = self.second(self.first(x).relu())
+            self.last = out.detach() if self.last is None else self.kept(out)
+            return out
+
+    plan = plan_submodels(Once(once), vectors(5))
+    assert [group.name for group in plan.groups] == ["first"]
