@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
-_LOOK = 60.0  # a lock takes no infinite time-out
+_SLICE_SECONDS = 0.5
 
 
 class TimedCall(Generic[_T]):
@@ -32,13 +32,15 @@ class TimedCall(Generic[_T]):
     def result(self, seconds: float) -> _T:
         """Return what the call returns, or raise what it raises.
 
-        TimeoutError after so many seconds.
+        TimeoutError after so many seconds. It waits in slices: a wait does not end for
+        a signal that another thread got, or that came just before it.
         """
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
             try:
-                result, error = self._outcome.get(timeout=max(min(left, _LOOK), 0.0))
+                slice_ = max(min(left, _SLICE_SECONDS), 0.0)
+                result, error = self._outcome.get(timeout=slice_)
             except Empty:
                 if left <= 0:
                     message = f"it has not returned for {seconds:g} s"
