@@ -244,16 +244,23 @@ def test_a_copy_of_a_narrow_model_can_be_widened(copied):
     assert torch.equal(other(torch.ones(1, 4)), expected)
 
 
-def test_momentum_of_other_shapes_is_named():
+def one_unit():
+    plan = plan_submodels(mlp(), torch.zeros(2, 4))
+    return extract(mlp(1).state_dict(), plan.indices((torch.tensor([0]),) * 2))
+
+
+@pytest.mark.parametrize("before", [lambda: mlp(1).state_dict(), one_unit])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adafactor])
+def test_state_of_other_shapes_is_named(optimizer, before):
     model = mlp()
-    steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    steps = optimizer(model.parameters(), lr=0.1)
 
     def step():
         model(torch.ones(2, 4)).sum().backward()
         steps.step()
         steps.zero_grad()
 
-    load_in_place(model, {n: t[:] for n, t in mlp(1).state_dict().items()})
+    load_in_place(model, {n: t.clone() for n, t in before().items()})
     step()
     load_in_place(model, first_state())
     with pytest.raises(ShapeError, match="build the optimizer anew for each task"):
@@ -262,10 +269,12 @@ def test_momentum_of_other_shapes_is_named():
     step()
 
 
-def test_momentum_of_units_that_may_be_others_is_warned_of_once_a_task(log):
+@pytest.mark.parametrize("optimizer", ["SGD", "Adafactor"])
+def test_state_of_units_that_may_be_others_is_warned_of_once_a_task(optimizer, log):
     model = mlp()
-    steps = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    complaint = "the SGD optimizer has state from an earlier task"
+    momentum = {"momentum": 0.9} if optimizer == "SGD" else {}
+    steps = getattr(torch.optim, optimizer)(model.parameters(), lr=0.1, **momentum)
+    complaint = f"the {optimizer} optimizer has state from an earlier task"
     for task in range(3):
         load_in_place(model, first_state())
         for _ in range(2):

@@ -293,18 +293,28 @@ def _check_optimizer(optimizer: Optimizer, *_: Any) -> None:
             continue
         if _RESIZED.parameters[parameter] <= seen:  # another model's have changed since
             continue
-        for name, value in state.items():
-            if not isinstance(value, Tensor) or not value.dim():
-                continue
-            # Adagrad has zeros before its first step.
-            is_old = is_old or bool(state.get("step") != 0)
-            if value.dim() == parameter.dim() and value.shape != parameter.shape:
-                raise ShapeError(
-                    f"the {kind} optimizer has {name!r} of shape {tuple(value.shape)} "
-                    "from an earlier task, for a parameter that load_submodel made "
-                    f"{tuple(parameter.shape)}: build the optimizer anew for each "
-                    "task, or call optimizer.state.clear()"
-                )
+        tensors = {
+            name: value
+            for name, value in state.items()
+            if isinstance(value, Tensor) and value.dim()
+        }
+        if tensors and state.get("step") != 0:  # Adagrad has zeros before its first
+            is_old = True
+        alike = {
+            name: tuple(value.shape)
+            for name, value in tensors.items()
+            if value.dim() == parameter.dim()
+        }
+        # Adafactor has a number for each row, and one for each column.
+        together = tuple(map(max, zip(*alike.values(), strict=True)))
+        if alike and together != parameter.shape:
+            name, shape = next(iter(alike.items()))
+            raise ShapeError(
+                f"the {kind} optimizer has {name!r} of shape {shape} from an earlier "
+                "task, for a parameter that load_submodel made "
+                f"{tuple(parameter.shape)}: build the optimizer anew for each task, or "
+                "call optimizer.state.clear()"
+            )
     if is_old:
         logger.warning(
             "the %s optimizer has state from an earlier task, which may have had other "
