@@ -1089,6 +1089,27 @@ def test_a_second_call_that_depends_on_the_width_of_the_first():
     assert [group.name for group in plan.groups] == ["first"]
 
 
+class Averages(Remembers):
+    """Adds a running mean of its outputs, which `keep` lets it have."""
+
+    def __init__(self, keep):
+        super().__init__(torch.sum)
+        keep(self, "mean", torch.zeros(3))
+
+    def forward(self, x):
+        out = self.second(self.first(x).relu())
+        self.mean = self.mean.lerp(out.detach().mean(0), 0.1)
+        return out + self.mean
+
+
+def test_what_a_model_remembers_has_to_be_in_a_buffer():
+    """Another tensor is not put back after a call."""
+    with pytest.raises(UnsupportedModelError, match=r"remembers .* calls in a buffer"):
+        plan_submodels(Averages(setattr), vectors(5))
+    plan = plan_submodels(Averages(nn.Module.register_buffer), vectors(5))
+    assert [group.name for group in plan.groups] == ["first"]
+
+
 def test_a_model_that_cannot_be_called_twice_in_a_row_is_tried_on_one_call():
     def once(hidden):
         raise RuntimeError("it has its state already")

@@ -82,7 +82,8 @@ class Probe:
 
         Two if the second gives something else than the first: the model keeps something
         for it, such as its state. None do if a call gives something else each time, as
-        of a model that draws from a generator that nobody finds.
+        of a model that draws from a generator that nobody finds, or that remembers
+        something where it is not put back: in a tensor that is no buffer.
         """
         calls, repeats = 1, True
         for way in self._one_of_each_mode():

@@ -44,8 +44,9 @@ _STILL = (
     "inputs on which they do"
 )
 _UNSTEADY = (
-    "cannot be verified, as the model gives something else each time: keep the "
-    "generator that it draws from in an attribute of a module"
+    "cannot be verified, as the model gives something else each time: keep what it "
+    "remembers between calls in a buffer, and the generator that it draws from in an "
+    "attribute of a module"
 )
 
 
