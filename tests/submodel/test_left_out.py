@@ -730,9 +730,38 @@ class SparsePerExample(Chain):
         return x
 
 
+class ComplexOutput(OwnGradient):
+    def forward(self, x):
+        out = super().forward(x)
+        return torch.complex(out, 1 - out)
+
+
+class ComplexWeights(OwnGradient):
+    def __init__(self):
+        super().__init__()
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(torch.complex64)
+
+    def forward(self, x):
+        x = self.between(self.first(x.to(self.first.weight.dtype)).square())
+        return self.third(self.second(x).square()).abs()
+
+
+class EmptyParameter(OwnGradient):
+    def __init__(self):
+        super().__init__()
+        self.prompts = nn.Parameter(torch.zeros(0, 5))
+
+    def forward(self, x):
+        return super().forward(torch.cat([self.prompts, x]))
+
+
 @pytest.mark.parametrize(
     "model",
-    [OwnGradient, Centred, StraightThrough, Sparse, Penalties, SparsePerExample],
+    [
+        *(OwnGradient, Centred, StraightThrough, Sparse, Penalties, SparsePerExample),
+        *(ComplexOutput, ComplexWeights, EmptyParameter),
+    ],
 )
 def test_other_gradients(model):
     plan = plan_submodels(seeded(model), vectors())
@@ -765,6 +794,7 @@ class Decayed(Chain):
         self.penalty = self.first.weight.square().sum()
         self.penalties = [x.square().sum(1), x.mean(0)]  # of examples, and of units
         self.seen = x.detach().mean()  # to be looked at
+        self.alike = x @ x.T / x.shape[1]  # a map: no part of a loss
         return x
 
 
