@@ -197,6 +197,20 @@ def test_arrays_that_are_no_submodel(change, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("names", "adapters_alone"),
+    [
+        (["conv1.lora_A.weight", "conv1.lora_B.weight"], True),
+        (["conv1.lora_A.weight", "conv1.weight"], False),
+        (["fc.weight"], False),
+    ],
+)
+def test_what_is_said_of_adapters_is_said_of_them_alone(names, adapters_alone):
+    with pytest.raises(ShapeError, match="these arrays are not a submodel") as caught:
+        load_submodel(Block(3, 3, 4), {name: torch.zeros(2) for name in names})
+    assert ("they are adapters alone" in str(caught.value)) is adapters_alone
+
+
 def test_nothing_of_the_full_model_is_left_in_a_narrow_one():
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     shapes = shapes_of(model.state_dict()) | {"0.weight": (3, 2)}

@@ -103,6 +103,7 @@ def test_what_is_loaded_is_a_convolution_still():
     full = nn.Sequential(nn.Conv2d(4, 6, 1, 2, padding="valid"))
     small = load_submodel(full, full.state_dict())
     assert isinstance(small[0], nn.Conv2d)
+    assert type(small[0]) is StridedPointwiseConv2d
     assert type(full[0]) is nn.Conv2d
     again = copy.deepcopy(small)
     images = torch.randn(1, 4, 5, 5)
