@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
-from flwr_asyncdrop.submodel import UnitGroup, plan_submodels
+from flwr_asyncdrop.submodel import plan_submodels
 from flwr_asyncdrop.submodel.probing.compare import agree, shift_
-from flwr_asyncdrop.submodel.verification.trial_counts import counts_to_keep
 from tests.submodel.networks import seeded, vectors
 
 INF, NAN = float("inf"), float("nan")
@@ -158,23 +157,6 @@ def test_infinities_do_not_refuse_what_is_right():
     plan = plan_submodels(seeded(Masked), vectors())
 
     assert [group.name for group in plan.groups] == ["b"]
-
-
-def test_groups_of_one_size_keep_other_numbers():
-    groups = [UnitGroup(str(n), 8, "internal") for n in range(9)]
-    codes = list(zip(*counts_to_keep(groups), strict=True))
-
-    assert len(set(codes)) == 9
-    assert all(min(code) < 8 for code in codes)
-    assert {count % 2 for code in codes for count in code if count < 8} == {1}
-
-
-def test_groups_that_have_to_keep_many():
-    groups = [UnitGroup("experts", 8, "expert", least=6), UnitGroup("a", 2, "internal")]
-
-    for counts in counts_to_keep(groups):
-        assert counts[0] in (7, 8)
-        assert counts[1] in (1, 2)
 
 
 class ReadsAnothersWidth(nn.Module):

@@ -1061,6 +1061,29 @@ def test_a_model_that_runs_only_where_gradients_are_computed(model):
         plan_submodels(seeded(model), vectors())
 
 
+class WithoutDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise NotImplementedError("there is none")
+
+
+class NotBackward(Chain):
+    def between(self, x):
+        return WithoutDerivative.apply(x)
+
+
+def test_a_model_that_does_not_run_backward():
+    with pytest.raises(UnsupportedModelError) as caught:
+        plan_submodels(seeded(NotBackward), vectors())
+    said = str(caught.value)
+    assert said.startswith("NotBackward does not train on the example inputs (")
+    assert said.endswith("none)): pass inputs as training does")
+
+
 def test_a_declared_plan_with_other_gradients():
     hidden = {"first.weight": 0, "first.bias": 0, "second.weight": 1}
     shapes = {name: t.shape for name, t in Chain().state_dict().items()}
