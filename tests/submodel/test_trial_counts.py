@@ -26,6 +26,13 @@ def test_groups_of_one_size_keep_other_numbers(many):
     assert len(rounds) == (1 if many <= 3 else 2 if many <= 12 else 3)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_groups_of_two_levels_keep_other_numbers(size):
+    rounds = counts_to_keep([internal(size)] * 5)
+    assert len(set(zip(*rounds, strict=True))) == 5
+    assert set(rounds[0]) == {1}
+
+
 def test_groups_that_have_to_keep_many():
     groups = [UnitGroup("experts", 8, "expert", least=6), internal(2), internal(1)]
     assert counts_to_keep(groups) == [[7, 1, 1]]
