@@ -6,10 +6,9 @@ from torch import nn
 
 from flwr_asyncdrop.exceptions import UnsupportedModelError
 from flwr_asyncdrop.submodel import plan_submodels
-from flwr_asyncdrop.submodel.probing import probe
+from flwr_asyncdrop.submodel.probing import probe, running_passes
 from flwr_asyncdrop.submodel.types import examples_of
 from flwr_asyncdrop.submodel.verification import verify
-from flwr_asyncdrop.submodel.verification.trial_counts import counts_to_keep
 from tests.submodel.networks import seeded, vectors
 
 
@@ -39,7 +38,11 @@ def test_what_a_pass_has_shown_is_not_asked_again():
     assert len(RUNS) == len(found.passes) > 2
 
 
-def test_one_narrower_model_a_round(monkeypatch):
+@pytest.mark.parametrize(
+    ("most", "widths"), [(running_passes._MANY, [3, 3, 1, 7, 7, 4]), (10, [3, 3])]
+)
+def test_one_narrower_model_a_round(monkeypatch, most, widths):
+    """A small model is also tried with a single unit, one less, and an even number."""
     made = []
 
     def narrow(*args, **kwargs):
@@ -48,11 +51,11 @@ def test_one_narrower_model_a_round(monkeypatch):
 
     verify_narrow = verify.narrow
     monkeypatch.setattr(verify, "narrow", narrow)
+    monkeypatch.setattr(running_passes, "_MANY", most)  # weights
 
-    plan = plan_submodels(seeded(Counted), vectors())
+    plan_submodels(seeded(Counted), vectors())
 
-    small_models_only = 4
-    assert len(made) == len(counts_to_keep(plan.groups)) + 1 + small_models_only
+    assert [small.first.out_features for small in made] == widths
 
 
 def test_a_large_model_trains_twice_in_double_precision(monkeypatch):

@@ -730,6 +730,11 @@ class SparsePerExample(Chain):
         return x
 
 
+class SmallOutput(OwnGradient):
+    def forward(self, x):
+        return super().forward(x) * 1e-6
+
+
 class ComplexOutput(OwnGradient):
     def forward(self, x):
         out = super().forward(x)
@@ -760,7 +765,7 @@ class EmptyParameter(OwnGradient):
     "model",
     [
         *(OwnGradient, Centred, StraightThrough, Sparse, Penalties, SparsePerExample),
-        *(ComplexOutput, ComplexWeights, EmptyParameter),
+        *(SmallOutput, ComplexOutput, ComplexWeights, EmptyParameter),
     ],
 )
 def test_other_gradients(model):

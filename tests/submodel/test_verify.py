@@ -137,13 +137,15 @@ def test_code_that_treats_an_even_part_of_even_many_units_in_another_way(width):
         plan_submodels(model, vectors())
 
 
-def test_code_that_treats_few_units_of_a_second_layer_in_another_way():
+@pytest.mark.parametrize("mode", [True, False])
+def test_code_that_treats_few_units_of_a_second_layer_in_another_way(mode):
     """The first round keeps another number of each layer of one size."""
 
     class Few(nn.Sequential):
         def forward(self, x):
             hidden = self[1](self[0](x).relu()).relu()
-            return self[2](hidden) + (hidden.shape[1] == 3)  # gradients are the same
+            others = hidden.shape[1] == 3 and self.training is mode
+            return self[2](hidden) + others  # gradients are the same
 
     layers = nn.Linear(5, 8), nn.Linear(8, 8), nn.Linear(8, 3)
     plan = plan_submodels(seeded(lambda: Few(*layers)), vectors())
