@@ -43,7 +43,8 @@ def _find_untrainable(model: nn.Module, example: Example, plan: Plan) -> dict[in
     example = _as_it_trains(model, example, plan)
 
     def fault(groups: Sequence[int]) -> str | None:
-        return _why_untrainable(model, example, plan, few(plan, groups))
+        why = _why_untrainable(model, example, plan, few(plan, groups))
+        return None if why is None else f"a submodel does not train ({why})"
 
     faults = bisect(range(len(plan.groups)), fault)
     if len(faults) == len(plan.groups):
@@ -96,7 +97,7 @@ def _why_untrainable(
                 if losses:
                     torch.autograd.backward(losses)
         except Exception as error:  # whatever the model's own code raises
-            return f"a submodel does not train ({kind_and_line(error)})"
+            return kind_and_line(error)
     return None
 
 
