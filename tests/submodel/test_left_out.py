@@ -854,7 +854,16 @@ class EnergyOfParameter(Energy):
         self.energy = nn.Parameter(torch.ones(()), requires_grad=False)
 
 
-@pytest.mark.parametrize("model", [Energy, CountsUnits, EnergyOfParameter])
+class SmallEnergy(Energy):
+    def __init__(self):
+        super().__init__()
+        self.energy *= 1e-4
+
+    def mean(self, x):
+        return super().mean(x) * 1e-4
+
+
+@pytest.mark.parametrize("model", [Energy, CountsUnits, EnergyOfParameter, SmallEnergy])
 def test_other_buffers_in_training(model):
     plan = plan_submodels(seeded(model), vectors())
     assert [group.name for group in plan.groups] == ["second"]
@@ -870,6 +879,7 @@ class EnergyPerUnit(Energy):
         self.energy = torch.ones(8)
         self.register_buffer("inverse", torch.ones(8))
         self.register_buffer("mask", torch.full((2, 2), -torch.inf))
+        self.register_buffer("never_written", torch.zeros(()))
 
     def mean(self, x):
         self.inverse.copy_(1 / x.square().mean(0))
