@@ -1,5 +1,7 @@
 """A plan runs a model no more often than it has to."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -56,6 +58,29 @@ def test_one_narrower_model_a_round(monkeypatch, most, widths):
     plan_submodels(seeded(Counted), vectors())
 
     assert [small.first.out_features for small in made] == widths
+
+
+SMALL = [
+    *((8, 17), (3, 12), (8, 6), (3, 10), (8, 5), (1, 10), (8, 5)),
+    *((7, 10), (8, 20), (7, 10), (8, 20), (4, 10), (8, 6), (3, 2)),
+]
+LARGE = [(8, 9), (3, 4), (8, 2), (3, 2), (8, 2), (3, 2)]
+
+
+@pytest.mark.parametrize(("most", "runs"), [(running_passes._MANY, SMALL), (10, LARGE)])
+def test_all_runs_of_a_plan(monkeypatch, most, runs):
+    """Widths, and how often each ran in a row.
+
+    A narrower model runs twice on a pass, the second time with its weights shifted. The
+    full one does so once, and three times more where its units are reordered.
+    """
+    monkeypatch.setattr(running_passes, "_MANY", most)  # weights
+    RUNS.clear()
+
+    plan_submodels(seeded(Counted), vectors())
+
+    widths = itertools.groupby(width for _, width in RUNS)
+    assert [(width, len([*found])) for width, found in widths] == runs
 
 
 def test_a_large_model_trains_twice_in_double_precision(monkeypatch):
