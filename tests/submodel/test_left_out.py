@@ -1024,7 +1024,26 @@ class NotSilencedInDouble(OwnGradient):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("model", [NeverInDouble, NotSilencedInDouble])
+class Slight(torch.autograd.Function):
+    """Passes on what it gets, and a tenth more of its gradient at full width."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * gradient.shape[-1] ** 0.1
+
+
+class SlightlyInSingle(NeverInDouble):
+    def between(self, x):
+        return Slight.apply(x)
+
+
+@pytest.mark.parametrize(
+    "model", [NeverInDouble, NotSilencedInDouble, SlightlyInSingle]
+)
 def test_gradients_in_single_precision_where_double_does_not_run(monkeypatch, model):
     monkeypatch.setattr(probe, "_LARGE", 10)  # bytes
     plan = plan_submodels(seeded(model).float(), vectors())
