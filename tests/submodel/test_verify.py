@@ -84,6 +84,28 @@ def test_units_that_are_not_the_models():
     assert list(faults) == [0]
 
 
+def test_units_whose_order_shows_though_dropping_does_not():
+    """What units add up to, one after the other, is the same with zeros in between."""
+
+    class Cumulates(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x).cumsum(1))
+
+    model = seeded(lambda: Cumulates(nn.Linear(5, 8), nn.Linear(8, 2)))
+    units = torch.arange(8)
+    plan = Plan(
+        groups=(UnitGroup("0", 8, "internal"),),
+        shapes={name: tuple(t.shape) for name, t in model.state_dict().items()},
+        axes={"0.weight": {0: units}, "0.bias": {0: units}, "1.weight": {1: units}},
+        parameters=frozenset(model.state_dict()),
+    )
+
+    with plain_kernels():
+        faults = find_faults(make_probe(model, [Example((vectors(),))]), plan)
+
+    assert "not interchangeable" in faults[0]
+
+
 class HardCoded(nn.Module):
     """Blocks whose code has a width as a number, beside layers that have none."""
 
@@ -289,6 +311,7 @@ class TestBisect:
             (["ag"], "abc"),
             (["abcdefg"], "abc"),
             (["b", "ad", "eg"], "ac"),
+            (["b", "ac"], "adefg"),
         ],
     )
     def test_items_that_fail_alone_or_together(self, wrong, left):
