@@ -84,17 +84,18 @@ def test_units_that_are_not_the_models():
     assert list(faults) == [0]
 
 
-def test_units_whose_order_shows_though_dropping_does_not():
+@pytest.mark.parametrize("size", [2, 8])
+def test_units_whose_order_shows_though_dropping_does_not(size):
     """What units add up to, one after the other, is the same with zeros in between."""
 
     class Cumulates(nn.Sequential):
         def forward(self, x):
             return self[1](self[0](x).cumsum(1))
 
-    model = seeded(lambda: Cumulates(nn.Linear(5, 8), nn.Linear(8, 2)))
-    units = torch.arange(8)
+    model = seeded(lambda: Cumulates(nn.Linear(5, size), nn.Linear(size, 2)))
+    units = torch.arange(size)
     plan = Plan(
-        groups=(UnitGroup("0", 8, "internal"),),
+        groups=(UnitGroup("0", size, "internal"),),
         shapes={name: tuple(t.shape) for name, t in model.state_dict().items()},
         axes={"0.weight": {0: units}, "0.bias": {0: units}, "1.weight": {1: units}},
         parameters=frozenset(model.state_dict()),
