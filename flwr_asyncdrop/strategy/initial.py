@@ -15,6 +15,7 @@ from flwr_asyncdrop.submodel.narrowing.wrappers import (
     PREFIXES,
     are_adapters_alone,
 )
+from flwr_asyncdrop.submodel.types import is_inexact
 
 _UNMERGED = (torch.uint16, torch.uint32, torch.uint64)
 
@@ -83,6 +84,21 @@ def check_mergeable(arrays: State, codec: str = "") -> None:
                 f"codec={codec!r}: {what}, and a codec has single precision: set "
                 "codec='packed', which has not, or scale the model"
             ) from error
+
+
+def check_averaged(arrays: State) -> None:
+    """Raise ConfigError if a model has nothing that these algorithms average.
+
+    Of whole numbers they keep the larger ones, as of counters.
+    """
+    if any(is_inexact(tensor) and tensor.numel() for tensor in arrays.values()):
+        return
+    kinds = ", ".join(sorted({str(tensor.dtype) for tensor in arrays.values()}))
+    raise ConfigError(
+        f"initial_arrays: nothing that trains has floating-point numbers ({kinds}), "
+        "and others, such as the bytes of XGBoost's trees, are not averaged: pass "
+        "weights as floats, or an aggregator of your own (docs/migrating.md)"
+    )
 
 
 def _check_planned(initial: State, plan: Plan) -> None:

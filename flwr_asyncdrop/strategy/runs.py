@@ -5,6 +5,7 @@ from functools import partial
 
 from flwr.app import DEFAULT_TTL, ArrayRecord
 
+from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpoint
 from flwr_asyncdrop.completeness.unsaved import Unsaved
 from flwr_asyncdrop.exceptions import ConfigError
@@ -19,7 +20,11 @@ from flwr_asyncdrop.state_dict import StateDict
 from flwr_asyncdrop.strategy.arguments import Arguments
 from flwr_asyncdrop.strategy.calls import check_call
 from flwr_asyncdrop.strategy.copies import copied
-from flwr_asyncdrop.strategy.initial import check_mergeable, read_initial
+from flwr_asyncdrop.strategy.initial import (
+    check_averaged,
+    check_mergeable,
+    read_initial,
+)
 from flwr_asyncdrop.strategy.record_keys import record_keys
 from flwr_asyncdrop.strategy.resuming import (
     constant_parts,
@@ -53,6 +58,8 @@ def new_run(
     state = RunState.start_from(initial, given.seed, given.trainable.frozen(initial))
     codec, algorithm = given.codec, given.algorithm
     check_mergeable(state.arrays, codec.label if codec and codec.is_lossy else "")
+    if given.aggregator is None and type(algorithm) in ALGORITHMS.values():
+        check_averaged(state.arrays)
     simulated = given.fleet is not None
     resends = resends or bool(given.checkpointer or state.frozen.tensors)
     devices, ranks = size_at_start(node_ids, in_flight, saved)

@@ -4,7 +4,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flwr_asyncdrop import AsyncDrop, AsyncFedAvg
+from flwr_asyncdrop import AsyncDrop, AsyncFedAvg, FedBuff
+from flwr_asyncdrop.aggregation import Mixing
 from flwr_asyncdrop.exceptions import ConfigError
 from flwr_asyncdrop.fleet.levels import speed_levels
 from flwr_asyncdrop.submodel import plan_submodels
@@ -131,3 +132,16 @@ def test_a_list_of_arrays_has_lost_its_names():
 def test_what_is_no_array_of_numbers_is_named(array):
     with pytest.raises(ConfigError, match=r"^initial_arrays: 'names' cannot be read: "):
         start(ArrayRecord({"w": Array(np.zeros(2)), "names": array}), AsyncFedAvg())
+
+
+@pytest.mark.parametrize("content", [b"", b"trees"])
+def test_bytes_are_refused_as_they_would_not_be_averaged(content):
+    trees = ArrayRecord([np.frombuffer(content, np.uint8)])
+    with pytest.raises(ConfigError, match=r"floating-point numbers \(torch.uint8\)"):
+        start(trees, FedBuff())
+
+
+def test_bytes_are_for_an_aggregator_of_ones_own():
+    strategy = AsyncFedAvg(aggregator=Mixing(1.0))
+    with pytest.raises(AssertionError, match="a device has trained"):
+        start(ArrayRecord([np.ones(3, np.int64)]), strategy)
