@@ -105,9 +105,10 @@ class ProgressLog(Callback):
         if count <= _DETAILED_FAILURES:
             last = count == _DETAILED_FAILURES
             logger.warning(
-                "device %d (rank %d) failed, its task is lost: %s%s",
+                "device %d (rank %d%s) failed, its task is lost: %s%s",
                 order.device,
                 order.rank,
+                self._node(order),
                 reason,
                 f" (from here on {kind!r} is only counted)" if last else "",
             )
@@ -121,6 +122,14 @@ class ProgressLog(Callback):
         if state.duplicates:
             twice = counted(state.duplicates, "reply", "replies")
             logger.warning("%s came twice, merged once", twice)
+
+    def _node(self, order: Order) -> str:
+        """Return by which name ``flwr supernode list`` has a real device."""
+        return f", node {order.node_id}" if self._is_real else ""
+
+    @property
+    def _is_real(self) -> bool:
+        return self._fleet is not None and self._fleet.profiles is None
 
     def _count(self, state: RunState) -> None:
         self._in_flight, self._waiting = len(state.in_flight), len(state.waiting)

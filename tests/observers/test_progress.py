@@ -7,6 +7,7 @@ import pytest
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_asyncdrop.fleet.fleet import Fleet
+from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
 from flwr_asyncdrop.server.state import RunState
@@ -247,6 +248,18 @@ def test_failures_are_told_five_times_a_kind_then_counted(lines):
     assert told[5].endswith("array 'w' came back narrower")
     assert told[6:] == ["tasks lost: 9 no-reply, 1 shape"]
     assert lines()[-1].endswith("| lost: 9 no-reply, 1 shape")
+
+
+@pytest.mark.parametrize(
+    ("profiles", "node"),
+    [(None, f", node {ORDER.node_id}"), ([DeviceProfile(1.0)] * 8, "")],
+    ids=["real", "simulated"],
+)
+def test_a_failure_names_the_node_of_a_real_device(lines, profiles, node):
+    run = Run()
+    run.progress.on_fleet(Fleet(num_ranks=8, profiles=profiles))
+    run.fail("shape")
+    assert lines(logging.WARNING)[0].startswith(f"device 17 (rank 3{node}) failed")
 
 
 def test_replies_that_came_twice_are_told_at_the_end(lines):
