@@ -26,6 +26,7 @@ logger = logging.getLogger("flwr.asyncdrop")
 _DETAILED_FAILURES = 5
 _MOST_GROUPS = 4
 _LEAST_OF_A_SPEED = 2
+_QUIET = 60.0
 
 
 class ProgressLog(Callback):
@@ -40,8 +41,9 @@ class ProgressLog(Callback):
             speed group 43 36 30 19 | lost: 1 no-reply, 1 shape
 
     Two such pairs are at least `seconds` real seconds apart; the last one always
-    comes. The run ends with `num_updates`, or after `max_seconds` on its clock; `timer`
-    gives monotonic seconds.
+    comes. When nothing has come from a real fleet for a minute, and for twice as long
+    each time, a line says for whom it waits. The run ends with `num_updates`, or after
+    `max_seconds` on its clock; `timer` gives monotonic seconds.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class ProgressLog(Callback):
         self._start = timer()
         self._start_time = 0.0
         self._last_line = -math.inf
+        self._heard = self._start
+        self._quiet = _QUIET
         self._merged = 0
         self._staleness = 0
         self._queued = 0
@@ -75,6 +79,24 @@ class ProgressLog(Callback):
         """Start the clock."""
         self._start = self._timer()
         self._start_time = state.time
+        self._hear()
+
+    def on_pause(self, state: RunState) -> None:
+        """Log for whom a real fleet waits, if nothing has come for long."""
+        quiet = self._timer() - self._heard
+        if quiet < self._quiet or not (state.in_flight and self._is_real):
+            return
+        self._quiet *= 2
+        out = state.in_flight.values()
+        first = min(out, key=lambda order: order.timing.dispatched_at)
+        logger.info(
+            "nothing has come for %s: %s out, the longest for %s, device %d%s",
+            readable_seconds(quiet),
+            counted(len(out), "task is", "tasks are"),
+            readable_seconds(state.time - first.timing.dispatched_at),
+            first.device,
+            self._node(first),
+        )
 
     def on_dispatch(self, state: RunState, order: Order) -> None:
         """Count what is in flight, and waits, when the free slots are taken again."""
@@ -82,6 +104,7 @@ class ProgressLog(Callback):
 
     def on_update(self, state: RunState, merged: Merged) -> None:
         """Log lines if it is time for them."""
+        self._hear()
         if state.updates + len(state.in_flight) >= self.num_updates:
             self._count(state)
         self._merged += 1
@@ -92,6 +115,7 @@ class ProgressLog(Callback):
 
     def on_evaluation(self, state: RunState, evaluation: Evaluation) -> None:
         """Keep the metrics, and log lines if it is time for them."""
+        self._hear()
         if not evaluation.metrics:
             return
         known = self._evaluation
@@ -101,6 +125,7 @@ class ProgressLog(Callback):
 
     def on_failure(self, state: RunState, order: Order, kind: str, reason: str) -> None:
         """Warn of the first failures of a kind one by one, and count the others."""
+        self._hear()
         count = state.failures[kind]
         if count <= _DETAILED_FAILURES:
             last = count == _DETAILED_FAILURES
@@ -130,6 +155,9 @@ class ProgressLog(Callback):
     @property
     def _is_real(self) -> bool:
         return self._fleet is not None and self._fleet.profiles is None
+
+    def _hear(self) -> None:
+        self._heard, self._quiet = self._timer(), _QUIET
 
     def _count(self, state: RunState) -> None:
         self._in_flight, self._waiting = len(state.in_flight), len(state.waiting)

@@ -42,10 +42,11 @@ class Clock(ABC):
     """Decides what happens next to the tasks that are out.
 
     While a slot is free, the loop looks for new nodes every `node_poll_interval`
-    seconds on this clock.
+    seconds on this clock, and it never waits for longer than `longest_wait`.
     """
 
     node_poll_interval: ClassVar[float]
+    longest_wait: ClassVar[float]
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -110,7 +111,7 @@ class VirtualClock(Clock):
     time.
     """
 
-    node_poll_interval = math.inf
+    node_poll_interval = longest_wait = math.inf
     now = 0.0
 
     def __init__(self, mailbox: Mailbox, patience: float) -> None:
@@ -146,6 +147,7 @@ class WallClock(Clock):
     """Real time: the next event is the first reply."""
 
     node_poll_interval = 5.0
+    longest_wait = 60.0
 
     def __init__(
         self, mailbox: Mailbox, timer: Callable[[], float] = time.monotonic

@@ -178,6 +178,7 @@ class AsyncLoop:
         if nothing_out and self._dispatcher.next_return(state) == math.inf:
             self._wait_for_a_device()
             return
+        until = min(until, self._clock.now + self._clock.longest_wait)
         event = self._clock.next(min(until, steps_at, self._stopping.max_seconds))
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates

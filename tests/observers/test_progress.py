@@ -10,6 +10,7 @@ from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import DeviceProfile
 from flwr_asyncdrop.observers.progress import ProgressLog
 from flwr_asyncdrop.server.callbacks import Evaluation, Merged
+from flwr_asyncdrop.server.order import Timing
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.wire import Reply
 from tests.observers.orders import order_of
@@ -260,6 +261,29 @@ def test_a_failure_names_the_node_of_a_real_device(lines, profiles, node):
     run.progress.on_fleet(Fleet(num_ranks=8, profiles=profiles))
     run.fail("shape")
     assert lines(logging.WARNING)[0].startswith(f"device 17 (rank 3{node}) failed")
+
+
+def test_a_real_fleet_that_is_silent_is_told_of_ever_less_often(firsts):
+    run = Run()
+    run.progress.on_fleet(run.fleet)
+    later = replace(ORDER, timing=Timing(dispatched_at=7.0))
+    run.state.in_flight = {"b": later, "a": ORDER}
+
+    def told(seconds):
+        run.now += seconds
+        run.state.time += seconds
+        run.progress.on_pause(run.state)
+        return firsts()[1:]
+
+    run.update()
+    assert told(59) == []
+    out, who = "2 tasks are out, the longest for", "device 17, node 170"
+    assert told(1) == [f"nothing has come for 1 min: {out} 1 min, {who}"]
+    assert len(told(59)) == 1
+    assert told(1)[1:] == [f"nothing has come for 2 min: {out} 2 min, {who}"]
+    run.fail("shape")
+    assert len(told(59)) == 2
+    assert len(told(1)) == 3
 
 
 def test_replies_that_came_twice_are_told_at_the_end(lines):

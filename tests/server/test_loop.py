@@ -182,6 +182,16 @@ class TestWallClock:
         assert fourth.timing.dispatched_at == run.recorder.times[0]
         assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
 
+    def test_callbacks_hear_of_a_long_wait_every_minute(self):
+        class Listening(Callback):
+            def on_pause(self, state):
+                heard.append(round(grid.now))
+
+        heard = []
+        grid = HandlerGrid(plus_one, node_ids=[1], delay=lambda m: 150.0)
+        Run(grid, in_flight=1, rounds=1, patience=900.0, callbacks=(Listening(),)).go()
+        assert heard == [0, 60, 120]
+
     def test_ranks_follow_the_measured_speed(self):
         delays = {1: 9.0, 2: 5.0, 3: 1.0}
         grid = HandlerGrid(plus_one, delay=lambda m: delays[m.metadata.dst_node_id])
