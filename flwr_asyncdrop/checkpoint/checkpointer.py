@@ -24,6 +24,7 @@ from flwr_asyncdrop.checkpoint.series import Series
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.parameters import A_SWITCH, whole_from
 from flwr_asyncdrop.paths import AnyPath, as_path
+from flwr_asyncdrop.readable import counted
 from flwr_asyncdrop.server.callbacks import Callback
 from flwr_asyncdrop.server.state import RunState
 from flwr_asyncdrop.storage.lock import FolderLock
@@ -175,7 +176,9 @@ class Checkpointer(Callback):
         self._begun = False
 
     def on_resume(self, state: RunState) -> None:
-        """Save nothing before the next round."""
+        """Say how far the run has come, and save nothing before the next round."""
+        done = counted(state.updates, "update")
+        logger.info("resumes from %s, where it had %s", self.resume, done)
         self._due = self._next(state)
 
     def on_begin(self, state: RunState) -> None:

@@ -77,6 +77,17 @@ def test_one_that_resumes_within_a_round_has_them_when_the_others_have(tmp_path)
     assert resumed.updates() == [20, 10, 3, 0]
 
 
+def test_a_run_that_resumes_says_how_far_it_had_come(tmp_path, caplog):
+    played = Played(tmp_path)
+    played.saver.on_begin(played.state)
+    played.go_to(3)
+    played.saver._series.wait()  # killed: the next one would be after ten rounds
+    resumed = Played(tmp_path, resume=tmp_path)
+    with caplog.at_level("INFO", logger="flwr"):
+        resumed.saver.on_resume(resumed.state)
+    assert caplog.messages == [f"resumes from {tmp_path}, where it had 0 updates"]
+
+
 def test_no_checkpoint_goes_to_another_folder_in_place_of_the_runs(tmp_path, caplog):
     folder = tmp_path / "run"
     played = Played(folder, every=1)
