@@ -83,17 +83,19 @@ class ProgressLog(Callback):
 
     def on_pause(self, state: RunState) -> None:
         """Log for whom a real fleet waits, if nothing has come for long."""
-        quiet = self._timer() - self._heard
-        if quiet < self._quiet or not (state.in_flight and self._is_real):
+        quiet, out = self._timer() - self._heard, state.in_flight.values()
+        if quiet < self._quiet or not (out and self._is_real):
+            return
+        first = min(out, key=lambda order: order.timing.dispatched_at)
+        longest = state.time - first.timing.dispatched_at
+        if longest < self._quiet:  # sent meanwhile, after answers to probes
             return
         self._quiet *= 2
-        out = state.in_flight.values()
-        first = min(out, key=lambda order: order.timing.dispatched_at)
         logger.info(
             "nothing has come for %s: %s out, the longest for %s, device %d%s",
             readable_seconds(quiet),
             counted(len(out), "task is", "tasks are"),
-            readable_seconds(state.time - first.timing.dispatched_at),
+            readable_seconds(longest),
             first.device,
             self._node(first),
         )

@@ -284,6 +284,9 @@ def test_a_real_fleet_that_is_silent_is_told_of_ever_less_often(firsts):
     run.fail("shape")
     assert len(told(59)) == 2
     assert len(told(1)) == 3
+    run.state.in_flight = {"c": replace(ORDER, timing=Timing(run.state.time))}
+    assert len(told(119)) == 3, "it was sent two minutes ago, after answers to probes"
+    assert len(told(1)) == 4
 
 
 def test_replies_that_came_twice_are_told_at_the_end(lines):
