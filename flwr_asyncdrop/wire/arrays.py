@@ -47,11 +47,13 @@ def _check_layout(
     name: str, found: Layout, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> None:
     if found.shape != shape:
+        fix = "train the model that was loaded from the message, not the full one"
+        if name.isdecimal():  # of a list, which has no model to be loaded
+            fix = "return the arrays in the shapes and the order in which they came"
         raise ReplyError(
             "shape",
             f"array {name!r} came back with shape {shown(found.shape)} instead of "
-            f"{shape}: train the model that was loaded from the message, not the full "
-            "one",
+            f"{shape}: {fix}",
         )
     if found.dtype.kind != dtype.kind or not np.can_cast(found.dtype, dtype):
         raise ReplyError(

@@ -239,6 +239,13 @@ def test_what_loses_nothing_is_widened(sent, returned):
     assert read.tolist() == [1, 3]
 
 
+def test_arrays_of_a_list_are_asked_for_in_their_order():
+    expected = wire.Expected({"0": (2,)}, {"0": torch.float32})
+    record = ArrayRecord([np.zeros(3, F32)])
+    with pytest.raises(ReplyError, match=r"and the order in which they came$"):
+        wire.read_reply(reply(record), expected)
+
+
 def test_half_precision_may_use_all_that_it_has():
     expected = wire.Expected({"w": (1,)}, {"w": torch.float16})
     record = ArrayRecord({"w": Array(np.array([65504], np.float16))})
