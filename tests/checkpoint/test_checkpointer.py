@@ -201,16 +201,21 @@ def test_the_loop_waits_for_the_disk_only_before_the_next_checkpoint(
 
 
 def test_files_that_a_part_counts_on_are_on_the_disk_first(tmp_path, monkeypatch):
-    synced, sync = [], files.sync
-    monkeypatch.setattr(files, "sync", lambda f: (synced.append(f), sync(f)))
-    played = Played(tmp_path)
+    """Then what the checkpoint is made of; its name, once it has it, comes last."""
+    synced, sync, played = [], files.sync, Played(tmp_path)
+
+    def noted(path):
+        synced.append((path.name.partition("-")[0], played.updates()))
+        sync(path)
+
+    monkeypatch.setattr(files, "sync", noted)
     history = tmp_path / "history"
     history.write_text("line")
     played.part.files = (history,)
     played.go_to(1)
     played.saver.on_end(played.state)
-    assert synced[0] == history
-    assert len(synced) > 3
+    before = ["history", "state.safetensors", "state.json", "draft"]
+    assert synced == [*((name, []) for name in before), ("checkpoints", [0])]
 
 
 def test_a_disk_that_is_full_costs_a_warning(tmp_path, caplog):

@@ -62,6 +62,8 @@ def test_tensors_of_any_kind_come_back_as_they_were(tmp_path):
         "none": torch.zeros(0, 4),
         "column": W.T,
         "view": W[0],
+        "another": W[0],
+        "third": W[0],
         "conjugate": torch.tensor([1 + 2j]).conj(),
         "negative": torch.tensor([1 + 2j]).conj().imag,
         "last": torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
@@ -418,3 +420,12 @@ def test_a_run_may_lie_in_a_folder_that_is_called_checkpoints(tmp_path, name):
     path = save(run)
     assert newest(run).path == newest(path).path == path
     assert run_folder(path) == run_folder(run) == run
+
+
+@pytest.mark.parametrize("name", ["checkpoints/mine", "runs/000001"])
+def test_a_run_that_is_over_is_not_taken_for_a_checkpoint_by_its_name(tmp_path, name):
+    run = tmp_path / name
+    run.mkdir(parents=True)
+    assert run_folder(run) == run
+    with pytest.raises(CheckpointError, match="has no checkpoint to resume from"):
+        newest(run)
