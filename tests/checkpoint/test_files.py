@@ -311,6 +311,15 @@ def test_json_that_was_changed_is_damage(tmp_path):
         Checkpoint.read(path)
 
 
+def test_a_checkpoint_that_cannot_be_read_or_was_not_looked_through_is_of_no_update(
+    tmp_path,
+):
+    complete, older = save(tmp_path, {**BODY, "complete": True}), save(tmp_path)
+    assert (files.updates_of(complete), files.updates_of(older)) == (120, 0)
+    flip(complete / "state.json", -3)
+    assert files.updates_of(complete) == 0
+
+
 @pytest.mark.parametrize(("number", "by"), [(1, "1.9"), (99, "9.1")])
 def test_another_format_is_refused_with_the_version_to_go_on_with(number, by, tmp_path):
     path = save(tmp_path)
