@@ -63,29 +63,33 @@ def test_a_view_is_what_is_read_on_the_bytes_themselves(dtype, shape):
     assert view.flags.c_contiguous
 
 
-def saved(values, spaces=0):
-    """Return an array whose numbers begin so many bytes later than NumPy's."""
+def saved(values, **options):
     stream = BytesIO()
-    np.lib.format.write_array(stream, values, version=(1, 0))
-    data = stream.getvalue()
+    np.lib.format.write_array(stream, values, **options)
+    return stream.getvalue()
+
+
+def later(values, spaces):
+    """Return what `saved` does, with numbers that begin so many bytes later."""
+    data = saved(values)
     size = int.from_bytes(data[8:10], "little")
     header = data[10 : 10 + size - 1] + b" " * spaces + b"\n"
     length = len(header).to_bytes(2, "little")
-    data = data[:8] + length + header + data[10 + size :]
-    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+    return data[:8] + length + header + data[10 + size :]
 
 
 @pytest.mark.parametrize(
-    "array",
+    "data",
     [
         saved(np.arange(6.0).astype(">f8")),
         saved(np.asfortranarray(np.arange(6.0).reshape(2, 3))),
-        saved(np.arange(6.0), spaces=1),
+        later(np.arange(6.0), spaces=1),
         saved(np.zeros((0, 4))),
     ],
     ids=["byte order", "columns first", "not aligned", "empty"],
 )
-def test_what_cannot_be_read_where_it_is_is_copied(array):
+def test_what_cannot_be_read_where_it_is_is_copied(data):
+    array = Array("any", (1,), "numpy.ndarray", data)
     view = view_array(array)
     assert not lies_on(view, array)
     assert view.dtype.isnative
@@ -128,12 +132,6 @@ def test_an_array_that_was_read_can_be_written_to():
     array = Array(np.zeros(3, np.float32))
     read_array(array)[:] = 1
     np.testing.assert_array_equal(read_array(array), np.zeros(3))
-
-
-def saved(values, **options):
-    stream = BytesIO()
-    np.lib.format.write_array(stream, values, **options)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
