@@ -350,8 +350,9 @@ class TestSettings:
             self.loaded(tmp_path, {"queue-ahead": 1}, defaults=defaults)
 
     def test_a_run_that_begins_replaces_no_other_unless_told(self, tmp_path):
-        with pytest.raises(ConfigError, match="has a run that can be resumed"):
-            Checkpointer(tmp_path).load({})
+        says = "has a run that can be resumed: make 0; to replace it"
+        with pytest.raises(ConfigError, match=says):
+            Checkpointer(tmp_path, command="make {}".format).load({})
         assert Checkpointer(tmp_path, overwrite=True).load({}) is None
 
 
