@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from flwr_asyncdrop.checkpoint import Checkpointer, files, newest, series
+from flwr_asyncdrop.checkpoint import (
+    Checkpointer,
+    checkpointer,
+    files,
+    newest,
+    series,
+)
 from flwr_asyncdrop.checkpoint.files import all_checkpoints, discard
 from flwr_asyncdrop.exceptions import CheckpointError, ConfigError
 from flwr_asyncdrop.server.callbacks import Callback
@@ -450,15 +456,34 @@ def test_what_is_saved_of_a_run_is_what_was_there_when_it_was_saved(
             assert torch.equal(arrays[name], expected)
 
 
-def test_an_old_one_that_cannot_be_deleted_is_named(tmp_path, monkeypatch, caplog):
-    def refuse(paths):
-        raise PermissionError(13, "Permission denied", str(*paths))
+def no_rights(*_):
+    raise PermissionError(13, "Permission denied")
 
+
+def test_an_old_one_that_cannot_be_deleted_is_named(tmp_path, monkeypatch, caplog):
     played = Played(tmp_path, every=1, keep=1)
-    monkeypatch.setattr(series, "delete", refuse)
+    monkeypatch.setattr(series, "delete", no_rights)
     played.go_to(11)
     played.saver.on_end(played.state)
     assert played.updates() == [10, 5, 0]
-    assert "no checkpoint" not in caplog.text
-    assert "cannot delete the checkpoint" in caplog.text
-    assert "000001" in caplog.text
+    oldest = tmp_path / "checkpoints" / "000001"
+    says = f"cannot delete the checkpoint {oldest}, and the run continues: [Errno 13] "
+    assert caplog.messages == [f"{says}Permission denied"] * 2
+
+
+def test_a_run_that_has_no_checkpoints_any_more_goes_on_if_those_there_must_stay(
+    tmp_path, monkeypatch, caplog
+):
+    played = Played(tmp_path, every=1)
+    played.saver.on_begin(played.state)
+    played.go_to(5)
+    monkeypatch.setattr(checkpointer, "refuse", no_rights)
+    monkeypatch.setattr(series, "delete", no_rights)
+    played.part.state_dict = lambda: {"odd": {1, 2}}
+    played.go_to(6)
+    played.saver.on_interrupt(played.state)
+    first, *others, last = caplog.messages
+    assert "from here on it has no checkpoints" in first
+    says = f"{tmp_path / 'checkpoints'} cannot be changed: [Errno 13] Permission denied"
+    assert others == [says] * 2
+    assert last.endswith("so the run cannot be resumed: start it again")
