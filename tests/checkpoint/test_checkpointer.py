@@ -122,6 +122,19 @@ def test_an_interrupted_run_is_saved_as_it_is_and_says_how_it_resumes(
     assert caplog.messages == ["interrupted; to resume: make 7"]
 
 
+def test_a_run_that_cannot_be_resumed_says_why_in_a_folder_that_is_new(
+    tmp_path, caplog
+):
+    folder = tmp_path / "run"
+    saver = Checkpointer(folder)
+    assert saver.load({}, unresumable="the clients keep something") is None
+    saver.attach({"part": Part()}, updates_per_round=5)
+    saver.on_begin(RunState.start_from({}, seed=0))
+    assert caplog.messages == []
+    with pytest.raises(CheckpointError, match="keep something: start it again"):
+        newest(folder)
+
+
 def test_one_that_was_interrupted_before_it_began_leaves_the_other_alone(
     tmp_path, caplog
 ):

@@ -112,6 +112,17 @@ def test_every_codec_comes_back_from_its_name(down, up, feedback):
     assert codec(made.name) == made
 
 
+@pytest.mark.parametrize(
+    ("name", "keeps"),
+    [
+        *(("none", True), ("q4", True), ("q2", True), ("down=none,up=q1", True)),
+        *(("down=q2,up=none", False), ("down=top50%+q1,up=q8", False)),
+    ],
+)
+def test_weights_that_are_zero_arrive_so_if_what_goes_down_keeps_them(name, keeps):
+    assert codec(name).keeps_zeros is keeps
+
+
 def test_feedback_without_a_scheme_of_what_comes_up_is_refused():
     """Nothing is owed of a change that comes as it is."""
     with pytest.raises(ConfigError, match=r"feedback=True .* up=None"):
