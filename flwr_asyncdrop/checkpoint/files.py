@@ -231,7 +231,7 @@ def read_body(path: Path) -> dict[str, Json]:
         content = _load(file)
     except OSError as error:
         raise _unreadable(file, error) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(file, "it is not JSON") from error
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise CheckpointError(
