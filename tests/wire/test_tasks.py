@@ -33,6 +33,8 @@ def test_a_plain_flower_message_reads_as_an_unseeded_task():
     message = Message(content, 1, "train")
     assert wire.read_task(message) == wire.TaskConfig(2, 0, None, None)
     assert wire.read_config(message) == {"lr": 0.1, "server-round": 2}
+    bare = Message(RecordDict({"config": ConfigRecord({})}), 1, "train")
+    assert wire.read_task(bare) == wire.TaskConfig(0, 0, None, None)
 
 
 @pytest.mark.parametrize(
