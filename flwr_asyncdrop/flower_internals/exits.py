@@ -1,7 +1,9 @@
 """The end of a process in which Flower runs a ServerApp."""
 
 import importlib
+import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import thread
 from functools import cache
@@ -14,6 +16,7 @@ PATIENCE: Final = 60.0
 """Seconds that a handler may take, so that the process ends at some time."""
 _FORCED: Final = 3.0
 """The same where Flower ends the process by force, 5 s after it has begun to."""
+_ENDS_AFTER: Final = 30.0
 
 
 def before_exit(handler: Callable[[], None]) -> float:
@@ -47,6 +50,31 @@ def end_without_daemons() -> None:
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_forget_daemons)
+
+
+@cache
+def end_in_time() -> None:
+    """Let this process end in half a minute, once Flower has begun to end it.
+
+    In flwr 1.34 the 5 s after which Flower ends it by force begin after its handlers.
+    One of them waits for the thread of heartbeats, which tries again for as long as the
+    SuperLink is away, and meanwhile the run's folder is held.
+    """
+    try:
+        add = importlib.import_module(_HOME).add_exit_handler
+    except (ImportError, AttributeError):
+        return
+    if _FIRST not in signature(add).parameters:
+        add(_end_later)  # those that come last are called first
+
+
+def _end_later() -> None:
+    threading.Thread(target=_end_by_force, daemon=True).start()
+
+
+def _end_by_force() -> None:
+    time.sleep(_ENDS_AFTER)
+    os._exit(1)
 
 
 def _forget_daemons() -> None:

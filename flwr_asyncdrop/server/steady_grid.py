@@ -16,7 +16,7 @@ from flwr_asyncdrop.exceptions import (
     GridLostError,
     Interrupted,
 )
-from flwr_asyncdrop.flower_internals.exits import end_without_daemons
+from flwr_asyncdrop.flower_internals.exits import end_in_time, end_without_daemons
 from flwr_asyncdrop.flower_internals.grids import (
     GRID_ERRORS,
     answers_at_once,
@@ -80,6 +80,7 @@ class SteadyGrid(Grid):
         self.answers_at_once = answers_at_once(grid)
         if not self.answers_at_once:
             end_without_daemons()
+            end_in_time()
         self._pulls = (
             direct_pulls(pull) if self.answers_at_once else ThreadedPulls(pull)
         )

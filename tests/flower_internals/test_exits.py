@@ -88,3 +88,40 @@ def test_without_handlers_there_is_no_time(flower):
 
 def test_this_version_of_flower_has_handlers(monkeypatch):
     assert exits.before_exit(lambda: None) > 0
+
+
+WAITS = """
+import sys, threading
+from types import ModuleType
+from flwr_asyncdrop.flower_internals import exits
+
+handlers = []
+module = ModuleType(exits._HOME)
+module.add_exit_handler = handlers.append
+sys.modules[exits._HOME] = module
+exits._ENDS_AFTER = 0.3
+handlers.append(threading.Event().wait)
+exits.end_in_time()
+exits.end_in_time()
+print(len(handlers), flush=True)
+for handler in reversed(handlers):
+    handler()
+"""
+
+
+def test_a_handler_of_flowers_that_waits_for_ever_does_not_keep_the_process():
+    words = [sys.executable, "-c", WAITS]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "2\n")
+
+
+def test_where_flower_has_a_limit_of_its_own_there_is_no_other(flower):
+    def add(handler, *, run_before_force_exit=False):
+        pytest.fail("a handler was added")
+
+    flower(add_exit_handler=add)
+    exits.end_in_time.__wrapped__()
+    flower()
+    exits.end_in_time.__wrapped__()
