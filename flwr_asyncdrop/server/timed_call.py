@@ -39,8 +39,8 @@ class TimedCall(Generic[_T]):
         while True:
             left = deadline - time.monotonic()
             try:
-                slice_ = max(min(left, _SLICE_SECONDS), 0.0)
-                result, error = self._outcome.get(timeout=slice_)
+                wait = max(min(left, _SLICE_SECONDS), 0.0)
+                result, error = self._outcome.get(timeout=wait)
             except Empty:
                 if left <= 0:
                     message = f"it has not returned for {seconds:g} s"
