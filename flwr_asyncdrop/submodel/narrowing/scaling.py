@@ -13,6 +13,7 @@ _Place: TypeAlias = int | str
 _INPUT: Final = "input"
 """What torch's own layers call it."""
 _KNOWN: Final = ("torch.", "flwr_asyncdrop.")
+_ONE_MORE: Final = "_input_scale"
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class InputScale:
 class _ScaledParameters(dict[str, nn.Parameter | None]):
     """The parameters of a layer whose input is scaled.
 
-    `torch.compile` looks at their type, and not at hooks: without it, what it compiled
-    for a layer without a scale would run for one of the same shapes with it.
+    `torch.compile` looks at their type or, in PyTorch 2.6, at their number, and not at
+    hooks: otherwise, what it compiled for a layer without a scale would run for one of
+    the same shapes with it. So there is one more, which is None as a missing bias is.
     """
 
 
@@ -61,7 +63,8 @@ def scale_inputs(small: nn.Module, full: nn.Module) -> None:
 def add_scale(layer: nn.Module, scale: InputScale) -> None:
     """Have `layer` scale its input."""
     layer.register_forward_pre_hook(scale, with_kwargs=True)
-    layer.__dict__["_parameters"] = _ScaledParameters(layer._parameters)
+    marked = _ScaledParameters({**layer._parameters, _ONE_MORE: None})
+    layer.__dict__["_parameters"] = marked
 
 
 def scales_of(layer: nn.Module) -> dict[int, InputScale]:
@@ -76,7 +79,8 @@ def remove_scales(layer: nn.Module) -> None:
         del layer._forward_pre_hooks[number]
         layer._forward_pre_hooks_with_kwargs.pop(number, None)
     if isinstance(layer._parameters, _ScaledParameters):
-        layer.__dict__["_parameters"] = dict(layer._parameters)
+        own = layer._parameters.items()
+        layer.__dict__["_parameters"] = {n: p for n, p in own if n != _ONE_MORE}
 
 
 def _summed_over(module: nn.Module) -> int:
