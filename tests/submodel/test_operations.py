@@ -17,6 +17,7 @@ from flwr_asyncdrop.submodel import (
     plan_submodels,
     silenced,
 )
+from flwr_asyncdrop.submodel.discovery.rules import RULES, elementwise
 from tests.submodel.agreement import (
     assert_same,
     build_in_double_precision,
@@ -103,6 +104,12 @@ def test_what_is_divided_by_an_estimate_stays_whole(normalise, kind):
     assert sizes(plan) == {"4": 7}
     reasons = [why for why in plan.left_out.values() if "spectral norm" in why]
     assert len(reasons) == 2
+
+
+def test_activations_that_an_older_torch_does_not_tag_as_pointwise_have_a_rule():
+    # In PyTorch 2.6 these lack the tag, among them what MobileNetV2 is made of.
+    lacking = "leaky_relu leaky_relu_ elu_ celu_ selu_ hardtanh_ hardsigmoid_ ldexp"
+    assert {RULES.get(name) for name in lacking.split()} == {elementwise}
 
 
 def test_what_stays_whole_is_listed_in_the_order_of_the_model():

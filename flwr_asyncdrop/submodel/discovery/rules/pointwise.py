@@ -156,6 +156,9 @@ RULES: dict[str, Rule] = {
     "add add_ sub sub_": add,
     "rsub hardswish hardswish_ _prelu_kernel masked_fill_": elementwise,
     "log_sigmoid_forward native_dropout bernoulli complex polar": elementwise,
+    # Of PyTorch 2.6, which does not tag them as pointwise.
+    "leaky_relu leaky_relu_ elu_ celu_ selu_ hardtanh_ hardsigmoid_": elementwise,
+    "ldexp ldexp_": elementwise,
     "copy_": overwrite,
     "rrelu_with_noise rrelu_with_noise_": first_only,
     "fake_quantize_per_tensor_affine_cachemask": first_only,
