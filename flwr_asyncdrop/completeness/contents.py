@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from enum import Enum
 from functools import cache, cached_property, partial
+from itertools import count
 from pathlib import PurePath
 from random import Random
 from threading import Thread
@@ -233,11 +234,13 @@ def _of_reduction(value: object) -> Mapping[str, Any]:
 
     An iterator that does not is like no other: nobody knows how far it is.
     """
+    if isinstance(value, count):  # from Python 3.14 on it has no reduction
+        return {"next": repr(value)}
     if _has_reduction(type(value)):
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # whatever its own code raises
-            return _NOTHING
+            reduced = None
         if isinstance(reduced, str):  # the name of something global
             return {"name": reduced}
         if isinstance(reduced, tuple):

@@ -1,5 +1,6 @@
 """What a new object lacks that has loaded what was saved of another."""
 
+import csv
 import itertools
 import logging
 import math
@@ -139,6 +140,28 @@ def test_each_kind_of_change_is_found(name):
 def look(held):
     """Look, and change nothing."""
     return repr(held)
+
+
+class Refusing:
+    """An iterator as those of `itertools` will be: without a copy, or a reduction."""
+
+    __slots__ = ()
+
+    def __next__(self):
+        return 0
+
+    def __iter__(self):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("this cannot be pickled")
+
+
+@pytest.mark.parametrize("make", [lambda: csv.reader(["a", "b"]), Refusing])
+def test_nobody_knows_how_far_an_iterator_is_that_does_not_say(make):
+    parts = {"part": Holder(make())}
+    unsaved = Unsaved(parts, lambda: {"part": Holder(make())})
+    assert unsaved.find(dict).startswith("no checkpoint has ")
 
 
 @pytest.mark.parametrize("held", [math.nan, 1, None, Path("there"), torch.float32])
