@@ -87,10 +87,12 @@ def _flower() -> Iterator[Finding]:
         check_installation,
         check_ports,
         check_ray,
+        check_ray_cluster,
         check_variables,
     )
 
     yield check_installation()
     yield check_ray(os.environ)
+    yield check_ray_cluster(os.environ)
     yield from check_ports(os.environ)
     yield from check_variables(os.environ)

@@ -12,6 +12,7 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
+from flwr_asyncdrop.flower_internals.ray_address import how_to_start, missing_cluster
 from flwr_asyncdrop.flower_internals.ray_workers import HOOK, VARIABLE, needs_quotes
 from flwr_asyncdrop.readable import printable, shown
 
@@ -58,6 +59,19 @@ def check_ray(environment: Mapping[str, str], python: str = sys.executable) -> F
         f"do not start from {python} in `flwr run`: Ray does not quote the path",
         "put the virtual environment into a folder with letters and digits in its "
         f"name, or set {VARIABLE}={HOOK}, as `make run` does",
+    )
+
+
+def check_ray_cluster(environment: Mapping[str, str]) -> Finding:
+    """Check that the cluster answers, if any, that Ray joins in `flwr run`."""
+    address, source = missing_cluster(environment)
+    if not address:
+        return ok("Ray's address", "Ray finds a cluster, or starts one")
+    return warning(
+        "Ray's address",
+        f"nobody answers at {shown(address)}, which {printable(source)} names: `flwr "
+        "run` waits for it for minutes",
+        printable(how_to_start(source)),
     )
 
 

@@ -1,5 +1,6 @@
 """The runs that the arguments of a strategy describe, new and resumed."""
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -9,6 +10,7 @@ from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpoint
 from flwr_asyncdrop.completeness.unsaved import Unsaved
 from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.flower_internals.ray_address import how_to_start, missing_cluster
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.opening import open_run, size_at_start
@@ -35,6 +37,8 @@ from flwr_asyncdrop.strategy.sampling import Sampling
 from flwr_asyncdrop.strategy.start import Connection, StartArguments
 from flwr_asyncdrop.strategy.train_configs import TrainConfigs
 from flwr_asyncdrop.strategy.units import first_costs
+
+logger = logging.getLogger("flwr.asyncdrop")
 
 
 def new_run(
@@ -116,6 +120,8 @@ def run_on(
     if keeps > needed:
         needed, fix = keeps, "as many as the run that is resumed had"
     node_ids = connection.nodes.wait_for(needed, start.timeout, fix)
+    if connection.grid.has_ray_workers:
+        _warn_of_missing_cluster()
     in_flight = sampling.training(len(node_ids))
     if saved is not None and given.in_flight is None:
         # A share is one of the nodes that were there at the start.
@@ -133,6 +139,18 @@ def run_on(
     )
     run.client_state = lambda: connection.grid.client_state
     return run
+
+
+def _warn_of_missing_cluster() -> None:
+    address, source = missing_cluster()
+    if address:
+        logger.warning(
+            "Ray joins the cluster at %s, which %s names, and nobody answers there, so "
+            "nothing is trained: %s",
+            shown(address),
+            printable(source),
+            printable(how_to_start(source)),
+        )
 
 
 def _schedule(

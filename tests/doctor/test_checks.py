@@ -36,6 +36,7 @@ from flwr_asyncdrop.doctor.superlink import (
     check_installation,
     check_ports,
     check_ray,
+    check_ray_cluster,
     check_variables,
     listener,
 )
@@ -532,6 +533,15 @@ class TestInstallation:
 
     def test_a_python_that_ray_starts(self):
         assert check_ray({}, "/usr/bin/python3.11").level == "ok"
+
+    def test_a_ray_cluster_that_is_gone(self):
+        found = check_ray_cluster({"RAY_ADDRESS": "127.0.0.1:1"})
+        assert found.level == "warning"
+        assert "127.0.0.1:1" in found.found
+        assert found.fix == "start the cluster, or unset RAY_ADDRESS"
+
+    def test_a_ray_cluster_that_ray_starts(self, tmp_path):
+        assert check_ray_cluster({"RAY_TMPDIR": str(tmp_path)}).level == "ok"
 
     @pytest.mark.parametrize("name", ["it's", "naïve", "a;b"])
     def test_other_letters_do_no_harm(self, name):

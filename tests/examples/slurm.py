@@ -49,6 +49,7 @@ def leave(*_):
     os._exit(0)
 signal.signal(signal.SIGTERM, leave)
 if "--head" in words:
+    os.mkdir(words["--temp-dir"])
     place = words["--node-ip-address"], int(words["--port"])
     server = socket.create_server(place)
 open(node, "w").close()
@@ -79,6 +80,7 @@ class Slurm:
         self._log = folder / "log"
         self._log.touch()
         self.nodes = folder / "nodes"
+        self.ray_files = folder / "ray files"
         for name in ("bin", "modules", "nodes"):
             (folder / name).mkdir()
         stubs = {"srun": _SRUN, "scontrol": _SCONTROL, "ray": _RAY}
@@ -107,6 +109,7 @@ class Slurm:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a batch script, as on the first node of its allocation."""
         allocation = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2"}
+        allocation["RAY_FOLDER"] = str(self.ray_files)
         stubs = {"STUB_LOG": str(self._log), "STUB_NODES": str(self.nodes)}
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(

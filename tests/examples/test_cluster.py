@@ -98,11 +98,12 @@ def test_a_ray_cluster_is_started_used_and_ended(slurm):
     address = f"127.0.0.1:{PORT_OF_JOB_7}"
     steps = [line for line in slurm.log if line.startswith("srun")]
     assert [line.partition(" : ")[0] for line in steps] == [
-        f"srun --overlap --nodes={count} --ntasks={count} --cpus-per-task=2 {place}"
+        f"srun --overlap --nodes={count} --ntasks={count} --cpus-per-task=2{place}"
         for count, place in (
-            (1, "--nodelist=n1"),
-            (2, "--exclude=n1"),
-            (1, "--nodelist=n1"),
+            (1, " --nodelist=n1"),
+            (2, " --exclude=n1"),
+            (1, " --nodelist=n1"),
+            (3, ""),
         )
     ]
     starts = [line for line in slurm.log if line.startswith("ray")]
@@ -113,17 +114,22 @@ def test_a_ray_cluster_is_started_used_and_ended(slurm):
     assert starts[0].startswith(f"{head} ")
     assert "--num-cpus=1 " in starts[0]
     assert set(starts[1:]) == {f"ray start --block --address={address} --num-cpus=2"}
-    assert slurm.log[-1] == (
+    assert slurm.log[-2] == (
         f"asyncdrop {' '.join(run)} --backend ray --address {address}"
     )
-    assert backend_of(parsed(slurm.log[-1])) == Backend(address=address)
+    assert backend_of(parsed(slurm.log[-2])) == Backend(address=address)
     assert slurm.is_empty()
+    # An address that stayed would be joined by who runs on the node afterwards.
+    assert f" --temp-dir={slurm.ray_files} " in starts[0]
+    assert not slurm.ray_files.exists()
 
 
 def test_the_status_is_that_of_the_run_and_one_node_is_enough(slurm):
     one = {**NODES, "SLURM_JOB_NODELIST": "n1"}
     done = slurm.batch(ON_RAY, "simulate", "--resume=/x", **one, STUB_STATUS="7")
     assert done.returncode == 7
+    assert f"Ray's logs are in {slurm.ray_files} on each node" in done.stderr
+    assert slurm.ray_files.is_dir()
     assert sum(line.startswith("ray") for line in slurm.log) == 1
     assert slurm.is_empty()
 
@@ -165,7 +171,7 @@ def test_a_real_ray_in_an_allocation_gives_the_same_history(nodes, tmp_path):
     # Sockets lie in it: a path of at most 107 bytes.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     slurm = Slurm(tmp_path, asyncdrop=ASYNCDROP, ray=RAY)
-    variables = {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": folder, "PORT": port}
+    variables = {"PYTHONPATH": str(ROOT), "RAY_FOLDER": f"{folder}/7", "PORT": port}
     variables |= {"SLURM_JOB_NODELIST": nodes, "HEAD_IP": "127.0.0.1"}
     run = ["simulate", "--algo=fedavg", *SMALL, f"--out={tmp_path / 'ray'}"]
     try:

@@ -1,6 +1,7 @@
 """A dead worker of Flower's simulation is no fault of the devices."""
 
 import logging
+import socket
 from itertools import count
 
 import pytest
@@ -92,6 +93,19 @@ def test_real_devices_lose_the_task_and_are_not_quarantined():
     assert {kind for _, kind, _ in done.recorder.failures} == {"no-worker"}
     assert len(done.recorder.failures) == 34
     assert not done.run.fleet.readiness.quarantined(done.state.time)
+
+
+@pytest.mark.parametrize("around", [as_if_on_ray, lambda grid: grid])
+def test_a_cluster_that_is_gone_is_named_before_ray_waits_for_it(
+    around, tmp_path, monkeypatch, caplog
+):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    run(tmp_path, "fedbuff", around=around)
+    named = [message for message in caplog.messages if address in message]
+    assert len(named) == (around is as_if_on_ray)
+    assert all("unset RAY_ADDRESS" in message for message in named)
 
 
 class Keeping(Mixing):
