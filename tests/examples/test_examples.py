@@ -86,6 +86,7 @@ pytestmark = pytest.mark.filterwarnings(
     # Lightning uses what torch 2.13 deprecates, and would rather load data in workers.
     "ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated:FutureWarning",
     "ignore:.*does not have many workers",
+    "ignore:The `srun` command is available",  # on a machine with Slurm
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning",
     # PEFT asks transformers for what it has renamed.
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning",
