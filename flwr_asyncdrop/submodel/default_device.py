@@ -13,6 +13,8 @@ _given: ContextVar[torch.device | None] = ContextVar("given", default=None)
 def cpu_by_default() -> Iterator[None]:
     """Make tensors on the CPU where no device is said; also as a decorator."""
     device = torch.get_default_device()
+    if device.type == "cpu":  # PyTorch 2.6 does not see `with torch.device(...)`
+        device = torch.empty(0).device
     if device.type == "cpu":
         yield
         return
