@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr_asyncdrop.doctor.finding import Finding, ok, problem, warning
 from flwr_asyncdrop.exceptions import MissingExtraError
 from flwr_asyncdrop.extras import require
-from flwr_asyncdrop.flower_internals.ray_address import how_to_start, missing_cluster
+from flwr_asyncdrop.flower_internals.ray_address import missing_cluster, remedy
 from flwr_asyncdrop.flower_internals.ray_workers import HOOK, VARIABLE, needs_quotes
 from flwr_asyncdrop.readable import printable, shown
 
@@ -71,7 +71,7 @@ def check_ray_cluster(environment: Mapping[str, str]) -> Finding:
         "Ray's address",
         f"nobody answers at {shown(address)}, which {printable(source)} names: `flwr "
         "run` waits for it for minutes",
-        printable(how_to_start(source)),
+        printable(remedy(source)),
     )
 
 

@@ -37,7 +37,7 @@ def missing_cluster(environment: Mapping[str, str] = os.environ) -> tuple[str, s
     return "", ""
 
 
-def how_to_start(source: str) -> str:
+def remedy(source: str) -> str:
     """Return what to do about a cluster that does not answer."""
     undo = f"unset {ADDRESS}" if source == ADDRESS else f"delete {source}"
     return f"start the cluster, or {undo}"

@@ -10,7 +10,7 @@ from flwr_asyncdrop.algorithms import ALGORITHMS
 from flwr_asyncdrop.checkpoint import Checkpoint
 from flwr_asyncdrop.completeness.unsaved import Unsaved
 from flwr_asyncdrop.exceptions import ConfigError
-from flwr_asyncdrop.flower_internals.ray_address import how_to_start, missing_cluster
+from flwr_asyncdrop.flower_internals.ray_address import missing_cluster, remedy
 from flwr_asyncdrop.readable import printable, shown
 from flwr_asyncdrop.server.dispatch import DispatchRules
 from flwr_asyncdrop.server.opening import open_run, size_at_start
@@ -149,7 +149,7 @@ def _warn_of_missing_cluster() -> None:
             "nothing is trained: %s",
             shown(address),
             printable(source),
-            printable(how_to_start(source)),
+            printable(remedy(source)),
         )
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from flwr_asyncdrop.flower_internals.ray_address import how_to_start, missing_cluster
+from flwr_asyncdrop.flower_internals.ray_address import missing_cluster, remedy
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def kept_in(folder, address):
 
 def test_an_address_at_which_nobody_answers(gone):
     assert missing_cluster({"RAY_ADDRESS": gone}) == (gone, "RAY_ADDRESS")
-    assert how_to_start("RAY_ADDRESS") == "start the cluster, or unset RAY_ADDRESS"
+    assert remedy("RAY_ADDRESS") == "start the cluster, or unset RAY_ADDRESS"
 
 
 @pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
@@ -33,7 +33,7 @@ def test_a_file_that_a_cluster_has_left(variable, gone, tmp_path):
     file = kept_in(tmp_path, gone)
     environment = {"RAY_ADDRESS": "", variable: str(tmp_path)}
     assert missing_cluster(environment) == (gone, str(file))
-    assert how_to_start(str(file)) == f"start the cluster, or delete {file}"
+    assert remedy(str(file)) == f"start the cluster, or delete {file}"
 
 
 def test_rays_own_folder_and_its_variable_come_first(gone, tmp_path):
