@@ -32,7 +32,7 @@ def missing_cluster(environment: Mapping[str, str] = os.environ) -> tuple[str, s
         return "", ""
     try:
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, ValueError):  # or nobody can be there
         return address, source
     return "", ""
 

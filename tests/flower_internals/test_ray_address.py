@@ -63,8 +63,8 @@ def test_what_is_no_address_of_a_head(address):
     assert missing_cluster({"RAY_ADDRESS": address}) == ("", "")
 
 
-def test_no_port_of_any_head():
-    address = "127.0.0.1:99999"
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", f"{'a' * 70}.org:1"])
+def test_where_no_head_can_be(address):
     assert missing_cluster({"RAY_ADDRESS": address}) == (address, "RAY_ADDRESS")
 
 
