@@ -80,7 +80,9 @@ class Slurm:
         self._log = folder / "log"
         self._log.touch()
         self.nodes = folder / "nodes"
-        self.ray_files = folder / "ray files"
+        self.scratch = folder / "my scratch"
+        self.scratch.mkdir()
+        self.ray_files = self.scratch / "ray-7"
         for name in ("bin", "modules", "nodes"):
             (folder / name).mkdir()
         stubs = {"srun": _SRUN, "scontrol": _SCONTROL, "ray": _RAY}
@@ -109,7 +111,7 @@ class Slurm:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a batch script, as on the first node of its allocation."""
         allocation = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "2"}
-        allocation["RAY_FOLDER"] = str(self.ray_files)
+        allocation["RAY_FOLDER"] = str(self.scratch)
         stubs = {"STUB_LOG": str(self._log), "STUB_NODES": str(self.nodes)}
         path = f"{self._folder / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(

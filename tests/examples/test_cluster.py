@@ -92,6 +92,8 @@ NODES = {"SLURM_JOB_NODELIST": "n1,n2,n3", "HEAD_IP": "127.0.0.1"}
 
 
 def test_a_ray_cluster_is_started_used_and_ended(slurm):
+    mine = slurm.scratch / "mine"
+    mine.touch()
     run = ["simulate", "--model", "mlp", "--out", "/shared/run"]
     done = slurm.batch(ON_RAY, *run, **NODES)
     assert done.returncode == 0, done.stderr
@@ -121,7 +123,7 @@ def test_a_ray_cluster_is_started_used_and_ended(slurm):
     assert slurm.is_empty()
     # An address that stayed would be joined by who runs on the node afterwards.
     assert f" --temp-dir={slurm.ray_files} " in starts[0]
-    assert not slurm.ray_files.exists()
+    assert [*slurm.scratch.iterdir()] == [mine]
 
 
 def test_the_status_is_that_of_the_run_and_one_node_is_enough(slurm):
@@ -171,7 +173,7 @@ def test_a_real_ray_in_an_allocation_gives_the_same_history(nodes, tmp_path):
     # Sockets lie in it: a path of at most 107 bytes.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     slurm = Slurm(tmp_path, asyncdrop=ASYNCDROP, ray=RAY)
-    variables = {"PYTHONPATH": str(ROOT), "RAY_FOLDER": f"{folder}/7", "PORT": port}
+    variables = {"PYTHONPATH": str(ROOT), "RAY_FOLDER": folder, "PORT": port}
     variables |= {"SLURM_JOB_NODELIST": nodes, "HEAD_IP": "127.0.0.1"}
     run = ["simulate", "--algo=fedavg", *SMALL, f"--out={tmp_path / 'ray'}"]
     try:
