@@ -13,7 +13,7 @@ _Place: TypeAlias = int | str
 _INPUT: Final = "input"
 """What torch's own layers call it."""
 _KNOWN: Final = ("torch.", "flwr_asyncdrop.")
-_ONE_MORE: Final = "_input_scale"
+_MARK: Final = "_input_scale"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def scale_inputs(small: nn.Module, full: nn.Module) -> None:
 def add_scale(layer: nn.Module, scale: InputScale) -> None:
     """Have `layer` scale its input."""
     layer.register_forward_pre_hook(scale, with_kwargs=True)
-    marked = _ScaledParameters({**layer._parameters, _ONE_MORE: None})
+    marked = _ScaledParameters({**layer._parameters, _MARK: None})
     layer.__dict__["_parameters"] = marked
 
 
@@ -80,7 +80,7 @@ def remove_scales(layer: nn.Module) -> None:
         layer._forward_pre_hooks_with_kwargs.pop(number, None)
     if isinstance(layer._parameters, _ScaledParameters):
         own = layer._parameters.items()
-        layer.__dict__["_parameters"] = {n: p for n, p in own if n != _ONE_MORE}
+        layer.__dict__["_parameters"] = {n: p for n, p in own if n != _MARK}
 
 
 def _summed_over(module: nn.Module) -> int:

@@ -156,7 +156,7 @@ RULES: dict[str, Rule] = {
     "add add_ sub sub_": add,
     "rsub hardswish hardswish_ _prelu_kernel masked_fill_": elementwise,
     "log_sigmoid_forward native_dropout bernoulli complex polar": elementwise,
-    # Of PyTorch 2.6, which does not tag them as pointwise.
+    # PyTorch 2.6 does not tag these as pointwise.
     "leaky_relu leaky_relu_ elu_ celu_ selu_ hardtanh_ hardsigmoid_": elementwise,
     "ldexp ldexp_": elementwise,
     "copy_": overwrite,
