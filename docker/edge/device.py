@@ -40,10 +40,22 @@ def command(environment: Mapping[str, str]) -> list[str]:
     ]
     if config := node_config(environment):
         arguments += ["--node-config", config]
-    if flag(environment, "ASYNCDROP_WARM"):
-        # `asyncdrop supernode` itself needs Matplotlib, which a device has no use for.
-        return [sys.executable, "-m", "flwr_asyncdrop.device", *arguments]
-    return ["flower-supernode", *arguments]
+    return [*program(environment), *arguments]
+
+
+def program(environment: Mapping[str, str]) -> list[str]:
+    """Return Flower's SuperNode, or ours with its own flags."""
+    warm = flag(environment, "ASYNCDROP_WARM")
+    max_poll = positive(environment, "ASYNCDROP_MAX_POLL")
+    if not warm and max_poll is None:
+        return ["flower-supernode"]
+    # `asyncdrop supernode` itself needs Matplotlib, which a device has no use for.
+    own = [sys.executable, "-m", "flwr_asyncdrop.device"]
+    if not warm:
+        own.append("--no-warm")
+    if max_poll is not None:
+        own += ["--max-poll", f"{max_poll:g}"]
+    return own
 
 
 def identity(environment: Mapping[str, str]) -> list[str]:

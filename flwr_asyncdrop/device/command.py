@@ -16,7 +16,8 @@ DESCRIPTION = (
     "and costs."
 )
 USAGE = (
-    "{} [--poll SECONDS] [--no-warm] [--preload MODULE] ARGUMENTS OF FLOWER-SUPERNODE"
+    "{} [--poll SECONDS] [--max-poll SECONDS] [--no-warm] [--preload MODULE] "
+    "ARGUMENTS OF FLOWER-SUPERNODE"
 )
 
 _PROGRAMS = ("flower-supernode", "flower-superexec", "flwr-clientapp")
@@ -36,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="least time between two looks for a task (default: 0.1); it grows to "
         "Flower's own 3 s while none comes; 0: Flower's own pace",
+    )
+    parser.add_argument(
+        "--max-poll",
+        type=float,
+        metavar="SECONDS",
+        help="most time between two looks for a task, in place of Flower's own 3 s: a "
+        "tenth of the wait so far, so 30 is for fleets of more than 300 devices",
     )
     parser.add_argument(
         "--no-warm",
@@ -62,6 +70,17 @@ def become_node(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
         raise ValueError(
             f"--poll {arguments.poll:g} must be seconds, {_LONGEST_POLL} at most, or 0"
         )
+    max_poll = arguments.max_poll
+    if max_poll is not None:
+        if not arguments.poll:
+            raise ValueError(
+                "--max-poll cannot be with --poll 0, which is Flower's own pace"
+            )
+        if not arguments.poll <= max_poll <= _LONGEST_POLL:
+            raise ValueError(
+                f"--max-poll {max_poll:g} must be seconds, --poll ({arguments.poll:g}) "
+                f"at least and {_LONGEST_POLL} at most"
+            )
     for module in arguments.preload:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ValueError(f"--preload {module!r} is no name of a module")
@@ -75,6 +94,7 @@ def become_node(arguments: argparse.Namespace, rest: Sequence[str]) -> NoReturn:
         poll=arguments.poll,
         warm=not arguments.no_warm and _CAN_BE_WARM,
         preload=(*_PRELOAD, *arguments.preload),
+        max_poll=max_poll,
     )
     own = rest[1:] if rest[:1] == ["--"] else rest
     command = node_command(settings, own)

@@ -26,13 +26,15 @@ _SOCKET, _LONGEST_ADDRESS = "trainer.socket", 107  # bytes, on Linux
 class Settings:
     """What is different from Flower's own SuperNode.
 
-    `poll` are the least seconds between two looks for a task, 0 for Flower's own pace.
+    `poll` are the least seconds between two looks for a task, 0 for Flower's own pace,
+    and `max_poll` the most, None for Flower's own.
     If `warm`, tasks are handed to a trainer, which has imported the modules `preload`.
     """
 
     poll: float
     warm: bool
     preload: tuple[str, ...]
+    max_poll: float | None = None
 
 
 def node_command(settings: Settings, arguments: Sequence[str]) -> list[str]:
@@ -63,7 +65,7 @@ def prepare(settings: Settings, stack: ExitStack) -> None:
     """
     folder = stack.enter_context(private_folder())
     if settings.poll:
-        set_pace(folder, settings.poll)
+        set_pace(folder, settings.poll, settings.max_poll)
     if settings.warm and has_address(folder):
         stack.enter_context(trainer(folder, settings.preload))
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -93,9 +95,9 @@ def trainer(folder: Path, preload: Sequence[str]) -> Supervisor:
     return Supervisor(thin_command("trainer", str(path), *preload))
 
 
-def set_pace(folder: Path, least: float) -> None:
+def set_pace(folder: Path, least: float, longest: float | None) -> None:
     """Change the pace of the SuperNode's loop, and of the SuperExec that it starts."""
     pipe = folder / "task.pipe"
-    if pace_node(NodePace(least, Doorbell(pipe).ring)):
+    if pace_node(NodePace(least, Doorbell(pipe).ring, longest=longest)):
         command = thin_command("superexec", str(pipe))
         write_program(folder / "flower-superexec", command)

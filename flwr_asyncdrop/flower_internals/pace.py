@@ -2,9 +2,10 @@
 
 Flower's SuperNode sleeps 3 s when there was no task, and 0.5 s when there was no reply
 yet. Here a pause is a tenth of the wait so far, never shorter than a least pause and
-never longer than Flower's own. A task or a reply is found at most 10 % later than it
-was there (or the least pause later). A task costs a few dozen more looks, however long
-it takes. A device that is idle for half a minute is as quiet as Flower's.
+never longer than Flower's own, or than the longest that the user allows between two
+looks for a task. A task or a reply is found at most 10 % later than it was there (or
+the least pause later). A task costs a few dozen more looks, however long it takes. A
+device that is idle for half a minute is as quiet as Flower's.
 """
 
 import time
@@ -46,7 +47,8 @@ class _Time:
 class NodePace(_Time):
     """The ``time`` of a SuperNode, which waits for a task and for its reply in turn.
 
-    `least` are the seconds between two looks for a task, requests to the SuperLink.
+    `least` and `longest` are seconds between two looks for a task, which are requests
+    to the SuperLink. None: Flower's own are the longest.
     """
 
     def __init__(
@@ -54,17 +56,21 @@ class NodePace(_Time):
         least: float,
         task_came: Callable[[], None],
         *,
+        longest: float | None = None,
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._for_task = Pace(least, timer)
         self._for_reply = Pace(_LEAST_FOR_REPLY, timer)
         self._now = self._for_task
+        self._longest = longest
         self._task_came = task_came
         self._sleep = sleep
 
     def sleep(self, seconds: float, /) -> None:
-        """Pause as long as it should, and at most as long as Flower says."""
+        """Pause as long as it should, where Flower pauses so many seconds."""
+        if self._now is self._for_task and self._longest is not None:
+            seconds = self._longest
         self._sleep(self._now.next(seconds))
 
     def looked(self, found: bool) -> None:

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
 from flwr_asyncdrop.cli.main import main
+from flwr_asyncdrop.device import node
 from flwr_asyncdrop.device.__main__ import main as run_module
 from flwr_asyncdrop.device.node import Settings, node_command
 from flwr_asyncdrop.device.private import private_folder, remove_abandoned
@@ -68,6 +70,22 @@ def test_what_stands_in_for_flowers_programs_is_first_on_the_path_and_private(ru
 )
 def test_what_is_switched_off_stays_flowers(run, settings, programs):
     assert run(settings)["programs"] == programs
+
+
+@pytest.mark.parametrize("most", [None, 30.0])
+def test_the_pauses_are_those_of_the_settings(tmp_path, monkeypatch, most):
+    paces = []
+
+    def note(least, _, *, longest):
+        paces.append((least, longest))
+
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # put back in the end
+    monkeypatch.setattr(node, "NodePace", note)
+    monkeypatch.setattr(node, "pace_node", lambda _: False)
+    monkeypatch.setattr(node, "private_folder", lambda: nullcontext(tmp_path))
+    with ExitStack() as stack:
+        node.prepare(Settings(0.5, warm=False, preload=(), max_poll=most), stack)
+    assert paces == [(0.5, most)]
 
 
 def test_where_a_socket_can_have_no_address_it_says_so_once(environment, tmp_path):
@@ -291,6 +309,11 @@ def started(monkeypatch):
             ["--insecure"],
         ),
         (
+            ["--max-poll", "30", "--insecure"],
+            Settings(0.1, True, ("torch",), 30.0),
+            ["--insecure"],
+        ),
+        (
             ["--preload", "sklearn", "--insecure", "--preload", "PIL"],
             Settings(0.1, True, ("torch", "sklearn", "PIL")),
             ["--insecure"],
@@ -307,6 +330,25 @@ def test_the_command_passes_flowers_arguments_on(started, arguments, settings, f
 def test_a_pause_that_is_none_is_refused(started, poll, capsys):
     assert main(["supernode", "--poll", poll]) == 2
     assert f"--poll {poll}" in capsys.readouterr().err
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--max-poll", "0"], "--max-poll 0 must be seconds, --poll (0.1) at least"),
+        (["--max-poll", "nan"], "--max-poll nan must be seconds"),
+        (["--max-poll", "3601"], "--max-poll 3601 must be seconds"),
+        (["--poll", "5", "--max-poll", "3"], "--poll (5) at least and 3600 at most"),
+        (
+            ["--poll", "0", "--max-poll", "30"],
+            "--max-poll cannot be with --poll 0",
+        ),
+    ],
+)
+def test_a_longest_pause_that_is_none_is_refused(started, flags, reason, capsys):
+    assert main(["supernode", *flags]) == 2
+    assert reason in capsys.readouterr().err
     assert started == []
 
 

@@ -119,6 +119,20 @@ def test_a_warm_device_is_the_same_with_another_program(device):
     assert warm == [sys.executable, "-m", "flwr_asyncdrop.device", *plain]
 
 
+def test_a_device_that_looks_seldom_is_warm_only_if_asked(device):
+    environment = {
+        "SUPERLINK": "here:9092",
+        "ASYNCDROP_INSECURE": "1",
+        "ASYNCDROP_MAX_POLL": "30",
+    }
+    plain = device.command({**environment, "ASYNCDROP_MAX_POLL": ""})[1:]
+    ours = [sys.executable, "-m", "flwr_asyncdrop.device"]
+    found = device.command(environment)
+    assert found == [*ours, "--no-warm", "--max-poll", "30", *plain]
+    found = device.command({**environment, "ASYNCDROP_WARM": "1"})
+    assert found == [*ours, "--max-poll", "30", *plain]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -133,6 +147,8 @@ def test_a_warm_device_is_the_same_with_another_program(device):
         ("ASYNCDROP_HEALTH_PORT", "65536"),
         ("ASYNCDROP_INSECURE", "yes"),
         ("ASYNCDROP_WARM", "true"),
+        ("ASYNCDROP_MAX_POLL", "0"),
+        ("ASYNCDROP_MAX_POLL", "never"),
         ("ASYNCDROP_DEVICE_ID", "it's"),
         ("ASYNCDROP_DATA", "/data\r"),  # of a file that Windows has written
         ("SUPERLINK", "here:9092\r"),

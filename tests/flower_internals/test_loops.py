@@ -42,18 +42,33 @@ def module_named(monkeypatch):
 
 
 @pytest.fixture
-def loop(module_named, clock, came):
+def loop_with(module_named, clock, came):
     """A module like Flower's, with a SuperNode's loop that goes at our pace."""
-    module = module_named("loop")
-    module.time = time
-    module.pull_objects = pull_objects
-    module.inbox = []
-    module._pull_and_store_message = lambda *_, **__: (
-        module.inbox.pop(0) if module.inbox else None
-    )
-    pace = NodePace(0.1, lambda: came.append(clock.now), timer=clock, sleep=clock.sleep)
-    assert pace_node(pace, "loop")
-    return module
+
+    def make(longest=None):
+        module = module_named("loop")
+        module.time = time
+        module.pull_objects = pull_objects
+        module.inbox = []
+        module._pull_and_store_message = lambda *_, **__: (
+            module.inbox.pop(0) if module.inbox else None
+        )
+        pace = NodePace(
+            0.1,
+            lambda: came.append(clock.now),
+            longest=longest,
+            timer=clock,
+            sleep=clock.sleep,
+        )
+        assert pace_node(pace, "loop")
+        return module
+
+    return make
+
+
+@pytest.fixture
+def loop(loop_with):
+    return loop_with()
 
 
 def test_a_node_looks_soon_after_a_reply_and_ever_later_while_idle(loop, clock):
@@ -70,6 +85,24 @@ def test_a_node_looks_soon_after_a_reply_and_ever_later_while_idle(loop, clock):
     assert loop._pull_and_store_message() is None
     loop.time.sleep(3)
     assert clock.now == pytest.approx(22.12)
+
+
+def test_a_node_that_has_waited_long_looks_seldom_if_it_may(loop_with, clock):
+    loop = loop_with(longest=30)
+    for until, pause in [(0, 0.1), (100, 10), (1000, 30)]:
+        clock.now = until
+        assert loop._pull_and_store_message() is None
+        loop.time.sleep(3)
+        assert clock.now == pytest.approx(until + pause)
+    loop.inbox.append(7)
+    assert loop._pull_and_store_message() == 7
+    loop.time.sleep(0.5)
+    clock.now = 3000.0
+    loop.time.sleep(0.5)
+    assert clock.now == pytest.approx(3000.5), "the wait for a reply is Flower's"
+    assert loop._pull_and_store_message() is None
+    loop.time.sleep(3)
+    assert clock.now == pytest.approx(3000.6)
 
 
 def test_every_task_rings_also_one_that_was_queued(loop, clock, came):
