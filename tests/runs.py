@@ -220,7 +220,11 @@ class Run:
             callbacks=callbacks,
             nodes=self.nodes,
             probe=CapabilityProbe(
-                self.mailbox, run.fleet, enabled=self.probes, timer=self.grid.timer
+                self.mailbox,
+                run.fleet,
+                clock,
+                enabled=self.probes,
+                timer=self.grid.timer,
             ),
             resumed=self.saved is not None,
         ).run()

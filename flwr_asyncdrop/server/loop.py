@@ -144,7 +144,7 @@ class AsyncLoop:
         else:
             self._evaluations.submit(state, 0)
         # By the clock of the run, which has been set by now.
-        self._probe.ask(self._clock.now)
+        self._probe.note_joined()
 
     def _resume(self) -> None:
         """Begin again what was pending when the run stopped, at that time."""
@@ -168,7 +168,8 @@ class AsyncLoop:
     def step(self) -> None:
         """Fill the slots, wait for the next event, and handle it."""
         state = self.state
-        self._probe.take_answers(self._clock.now)
+        self._probe.ask()
+        self._probe.take_answers()
         until = self._fill()
         if not self.continues:
             return
@@ -178,7 +179,8 @@ class AsyncLoop:
         if nothing_out and self._dispatcher.next_return(state) == math.inf:
             self._wait_for_a_device()
             return
-        until = min(until, self._clock.now + self._clock.longest_wait)
+        longest = self._clock.now + self._clock.longest_wait
+        until = min(until, self._probe.next_question, longest)
         event = self._clock.next(min(until, steps_at, self._stopping.max_seconds))
         state.time = self._clock.now
         state.duplicates = self._duplicates_before + self._mailbox.duplicates
@@ -220,7 +222,7 @@ class AsyncLoop:
                     continue
                 return min(
                     self._dispatcher.next_return(state),
-                    self._probe.next_look(state.time),
+                    self._probe.next_look,
                     state.time + self._clock.node_poll_interval,
                 )
             if state.ended:
@@ -257,5 +259,5 @@ class AsyncLoop:
 
     def _refresh(self, node_ids: Iterable[int]) -> None:
         self._run.fleet.refresh(node_ids)
-        self._probe.ask(self._clock.now)
+        self._probe.note_joined()
         self.state.num_devices = len(self._run.fleet)

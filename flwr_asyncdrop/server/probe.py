@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from flwr.app import Message
@@ -13,12 +14,16 @@ from flwr_asyncdrop.fleet.capacity import Capacity, Trip
 from flwr_asyncdrop.fleet.fleet import Fleet
 from flwr_asyncdrop.fleet.profiles import BYTES_PER_MEGABIT, TaskCost
 from flwr_asyncdrop.readable import printable_error, readable_bytes
+from flwr_asyncdrop.server.clock import Clock
 from flwr_asyncdrop.server.mailbox import Mailbox
 
 logger = logging.getLogger("flwr.asyncdrop")
 
 _POLL = 0.5
-_PAUSE = 20  # times as long as a look for answers
+_PAUSE = 20  # times as long as a look for answers that has brought none
+# Devices that are asked before the run goes on. Each is a message, which takes a second
+# where the SuperLink is busy.
+_AT_A_TIME = 16
 # A probe has no arrays.
 _FIRST = "; CapacityMod goes first, ClientApp(mods=[CapacityMod()])"
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
@@ -28,13 +33,15 @@ class CapabilityProbe:
     """Asks each real device that joins what it can do.
 
     A device gets no task before it has answered, or until `patience` seconds are over:
-    then its first task measures it.
+    then its first task measures it. In a large fleet the first tasks leave while
+    others have not been asked yet.
     """
 
     def __init__(
         self,
         mailbox: Mailbox,
         fleet: Fleet,
+        clock: Clock,
         *,
         enabled: bool = True,
         patience: float = 60.0,
@@ -42,53 +49,87 @@ class CapabilityProbe:
     ) -> None:
         self._mailbox = mailbox
         self._fleet = fleet
+        self._clock = clock
         self._enabled = enabled and fleet.profiles is None
         self._patience = patience
         self._timer = timer
         self._look_again_at = 0.0
         self._known: set[int] = set()
+        self._to_ask: deque[int] = deque()
         self._asked: dict[str, tuple[int, float]] = {}
 
-    def ask(self, now: float) -> None:
-        """Ask the devices that have joined; `now` is on the loop's clock."""
-        if not self._enabled:
+    def note_joined(self) -> None:
+        """Let the devices that have joined wait until they are asked."""
+        if not self._enabled or len(self._known) == len(self._fleet):
             return
-        if len(self._known) == len(self._fleet):
-            return
-        for device in sorted(self._fleet.present - self._known):
-            if self._mailbox.push_due_in > 0:
-                return  # the others are asked the next time
-            message = wire.make_probe(self._fleet.node_ids[device], self._patience)
-            try:
-                message_id = self._mailbox.push(message)
-            except GridError as error:
-                logger.warning("device %d is not asked yet: %s", device, error)
-                return
-            except Interrupted:
-                return  # the next wait raises it, when the run can be saved
-            self._known.add(device)
-            if message_id is not None:
-                self._asked[message_id] = device, now
-                self._fleet.readiness.await_answer(device, now + self._patience)
+        joined = sorted(self._fleet.present - self._known)
+        until = self._clock.now + self._patience
+        for device in joined:
+            self._fleet.readiness.await_answer(device, until)
+        self._known.update(joined)
+        self._to_ask.extend(joined)
+        if len(joined) > _AT_A_TIME:
+            logger.info("%d devices are asked what they can do", len(joined))
 
-    def take_answers(self, now: float) -> None:
+    def ask(self) -> None:
+        """Ask some of those that have not been asked yet."""
+        for _ in range(_AT_A_TIME):
+            if not self._to_ask or self._mailbox.push_due_in > 0:
+                return
+            device = self._to_ask[0]
+            if device not in self._fleet.present:
+                self._known.discard(device)  # until it joins again
+            elif not self._ask(device):
+                return
+            self._to_ask.popleft()
+
+    def _ask(self, device: int) -> bool:
+        """Ask a device; return whether that need not be tried again."""
+        readiness = self._fleet.readiness
+        message = wire.make_probe(self._fleet.node_ids[device], self._patience)
+        left_at = self._clock.now
+        try:
+            message_id = self._mailbox.push(message)
+        except GridError as error:
+            logger.warning("device %d is not asked yet: %s", device, error)
+            return False
+        except Interrupted:
+            return False  # the next wait raises it, when the run can be saved
+        if message_id is None:
+            readiness.answered(device)
+        else:
+            self._asked[message_id] = device, left_at
+            readiness.await_answer(device, left_at + self._patience)
+        return True
+
+    def take_answers(self) -> None:
         """Read the answers that are there.
 
-        Not sooner than 20 times as long after the last look as that took: devices that
-        never answer are looked for at every event.
+        Not sooner than 20 times as long after a look without any as that took: devices
+        that never answer are looked for at every event.
         """
-        began = self._timer()
+        began, now = self._timer(), self._clock.now
         if not self._asked or began < self._look_again_at:
             return
         replies = self._mailbox.poll(self._asked)
-        self._look_again_at = began + _PAUSE * (self._timer() - began)
+        if not replies:
+            self._look_again_at = began + _PAUSE * (self._timer() - began)
         for reply in replies:
-            device, asked_at = self._asked.pop(reply.metadata.reply_to_message_id)
+            device, left_at = self._asked.pop(reply.metadata.reply_to_message_id)
             self._fleet.readiness.answered(device)
-            self._learn(device, reply, Trip(asked_at, now, _NOTHING))
+            self._learn(device, reply, Trip(left_at, now, _NOTHING))
 
-    def next_look(self, now: float) -> float:
-        """Return when to look for answers; infinity if none is awaited."""
+    @property
+    def next_question(self) -> float:
+        """When to ask the others; infinity if all have been asked."""
+        if not self._to_ask:
+            return math.inf
+        return self._clock.now + self._mailbox.push_due_in
+
+    @property
+    def next_look(self) -> float:
+        """When to look for answers; infinity if none is awaited."""
+        now = self._clock.now
         awaited = any(now < at + self._patience for _, at in self._asked.values())
         return now + _POLL if awaited else math.inf
 

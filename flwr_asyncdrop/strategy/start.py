@@ -104,6 +104,6 @@ def assemble(
         evaluations=evaluations,
         callbacks=callbacks,
         nodes=connection.nodes,
-        probe=CapabilityProbe(mailbox, run.fleet, enabled=probes),
+        probe=CapabilityProbe(mailbox, run.fleet, clock, enabled=probes),
         resumed=checkpoint is not None,
     )

@@ -174,6 +174,7 @@ class LoopMachine(RuleBasedStateMachine):
             probe=CapabilityProbe(
                 self.run.mailbox,
                 session.fleet,
+                self.clock,
                 enabled=probes,
                 patience=9.0,
                 timer=self.grid.timer,

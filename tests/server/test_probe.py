@@ -159,34 +159,137 @@ def test_a_machine_that_is_slow_for_a_moment_hears_the_answers_all_the_same(
     assert [order.timing.dispatched_at for order in run.recorder.orders[:2]] == [1, 1]
 
 
-def test_devices_that_never_answer_take_a_twentieth_of_the_time():
-    fleet = Fleet(num_ranks=1)
-    fleet.refresh([7])
-    clock = iter([100.0, 101.0, 119.9, 120.0, 121.0])  # each look takes a second
-    mailbox = Silent()
-    probe = CapabilityProbe(mailbox, fleet, timer=lambda: next(clock))
-    probe.ask(now=0.0)
-    looks = []
-    for _ in range(3):
-        probe.take_answers(now=1.0)
-        looks.append(mailbox.looks)
-    assert looks == [1, 1, 2]
+class SlowMailbox:
+    """A mailbox of devices whose answers come as they are told to.
 
+    On its own clock a push takes two seconds, and a look for answers one.
+    """
 
-class Silent:
-    """A mailbox of devices that never answer."""
-
-    push_due_in = 0.0
+    push_due_in = now = 0.0
 
     def __init__(self):
         self.looks = 0
+        self.asked = {}
+        self.answer = []
 
     def push(self, message):
-        return "a probe"
+        self.now += 2.0
+        self.asked[f"probe {len(self.asked)}"] = message
+        return f"probe {len(self.asked) - 1}"
 
     def poll(self, ids):
+        self.now += 1.0
         self.looks += 1
-        return []
+        replies = []
+        for name in self.answer:
+            reply = Message(RecordDict(), reply_to=self.asked[name])
+            reply.metadata.__dict__["_reply_to_message_id"] = name
+            wire.add_report(reply, wire.DeviceReport(1.0, self.now, self.now))
+            replies.append(reply)
+        self.answer = []
+        return replies
+
+
+class TestSlowSuperLink:
+    @pytest.fixture
+    def mailbox(self):
+        return SlowMailbox()
+
+    @pytest.fixture
+    def fleet(self):
+        return Fleet(num_ranks=1)
+
+    @pytest.fixture
+    def probe(self, mailbox, fleet):
+        return CapabilityProbe(mailbox, fleet, mailbox, timer=lambda: mailbox.now)
+
+    def join(self, probe, fleet, node_ids):
+        fleet.refresh(node_ids)
+        probe.note_joined()
+
+    def test_devices_that_never_answer_take_a_twentieth_of_the_time(
+        self, probe, fleet, mailbox
+    ):
+        self.join(probe, fleet, [7])
+        probe.ask()
+        looks = []
+        for now in (100.0, 119.9, 120.0, 120.5):
+            mailbox.now = now
+            probe.take_answers()
+            looks.append(mailbox.looks)
+        assert looks == [1, 1, 2, 2]
+
+    def test_a_look_that_has_brought_answers_delays_no_other(
+        self, probe, fleet, mailbox
+    ):
+        self.join(probe, fleet, [7, 8])
+        probe.ask()
+        mailbox.answer = ["probe 0"]
+        probe.take_answers()
+        mailbox.answer = ["probe 1"]
+        probe.take_answers()
+        assert mailbox.looks == 2
+        assert fleet.readiness.probing(mailbox.now) == 0
+
+    def test_each_is_timed_from_its_own_question_on(self, probe, fleet, mailbox):
+        """Else the last of many seems to have a slow link, and tasks none at all."""
+        self.join(probe, fleet, [7, 8, 9])
+        probe.ask()
+        mailbox.answer = ["probe 0", "probe 1", "probe 2"]
+        probe.take_answers()
+        known = fleet.devices.capacities
+        # Received at 7 s; asked at 0, 2 and 4 s.
+        assert [known[n].down.least_seconds for n in range(3)] == [7.0, 5.0, 3.0]
+
+    def test_many_are_asked_a_few_at_a_time_and_wait_meanwhile(
+        self, probe, fleet, mailbox, caplog
+    ):
+        caplog.set_level("INFO")
+        self.join(probe, fleet, range(100, 140))
+        assert "40 devices are asked what they can do" in caplog.text
+        assert fleet.readiness.idle((), mailbox.now).size == 0
+        asked = []
+        while probe.next_question <= mailbox.now:
+            probe.ask()
+            asked.append(len(mailbox.asked))
+        assert asked == [16, 32, 40]
+        assert probe.next_question == float("inf")
+        assert len({m.metadata.dst_node_id for m in mailbox.asked.values()}) == 40
+        # The last was asked at 78 s, and may take a minute.
+        assert fleet.readiness.idle((), 137.9).size == 39
+        assert fleet.readiness.idle((), 138.0).size == 40
+
+    def test_one_that_has_left_is_asked_when_it_is_back(self, probe, fleet, mailbox):
+        self.join(probe, fleet, range(100, 120))
+        probe.ask()
+        self.join(probe, fleet, range(100, 119))
+        probe.ask()
+        assert len(mailbox.asked) == 19
+        self.join(probe, fleet, range(100, 120))
+        probe.ask()
+        assert [m.metadata.dst_node_id for m in mailbox.asked.values()][19:] == [119]
+
+    def test_nobody_is_asked_while_pushes_fail(self, probe, fleet, mailbox):
+        self.join(probe, fleet, [7])
+        mailbox.push_due_in = 3.0
+        probe.ask()
+        assert mailbox.asked == {}
+        assert probe.next_question == 3.0
+
+
+def test_the_first_tasks_leave_before_all_of_a_large_fleet_are_asked():
+    reports = {node: wire.DeviceReport(1.0) for node in range(1, 61)}
+    grid = HandlerGrid(device(reports), node_ids=reports)
+    handler = grid.handler
+
+    def slow(message):
+        grid.now += 1.0
+        return handler(message)
+
+    grid.handler = slow
+    run = Run(grid, in_flight=2, rounds=4, probes=True).go()
+    assert run.recorder.orders[0].timing.dispatched_at == 16
+    assert len(grid.pushed) - len(tasks(grid)) > 16
 
 
 def test_one_that_joins_is_probed_too():
