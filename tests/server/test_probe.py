@@ -277,19 +277,32 @@ class TestSlowSuperLink:
         assert probe.next_question == 3.0
 
 
-def test_the_first_tasks_leave_before_all_of_a_large_fleet_are_asked():
-    reports = {node: wire.DeviceReport(1.0) for node in range(1, 61)}
-    grid = HandlerGrid(device(reports), node_ids=reports)
-    handler = grid.handler
+class TestLargeFleet:
+    """Sixty devices, and a second for each message."""
 
-    def slow(message):
-        grid.now += 1.0
-        return handler(message)
+    NODES = range(1, 61)
 
-    grid.handler = slow
-    run = Run(grid, in_flight=2, rounds=4, probes=True).go()
-    assert run.recorder.orders[0].timing.dispatched_at == 16
-    assert len(grid.pushed) - len(tasks(grid)) > 16
+    @pytest.fixture
+    def grid(self):
+        reports = {node: wire.DeviceReport(1.0) for node in self.NODES}
+        handler = device(reports)
+
+        def slow(message):
+            grid.now += 1.0
+            return handler(message)
+
+        grid = HandlerGrid(slow, node_ids=self.NODES)
+        return grid
+
+    def test_the_first_tasks_leave_before_all_are_asked(self, grid):
+        run = Run(grid, in_flight=2, rounds=1, probes=True).go()
+        assert run.recorder.orders[0].timing.dispatched_at == 16
+
+    def test_the_others_are_asked_while_all_slots_are_full(self, grid):
+        grid.delay = lambda m: 0.0 if wire.is_probe(m) else 1000.0
+        Run(grid, in_flight=2, rounds=1, probes=True).go()
+        probes = len(grid.pushed) - len(tasks(grid))
+        assert probes == 60
 
 
 def test_one_that_joins_is_probed_too():
