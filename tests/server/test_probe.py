@@ -299,7 +299,7 @@ class TestLargeFleet:
         assert run.recorder.orders[0].timing.dispatched_at == 16
 
     def test_the_others_are_asked_while_all_slots_are_full(self, grid):
-        grid.delay = lambda m: 0.0 if wire.is_probe(m) else 1000.0
+        grid.delay = lambda m: 0.0 if wire.is_probe(m) else 90.0
         Run(grid, in_flight=2, rounds=1, probes=True).go()
         probes = len(grid.pushed) - len(tasks(grid))
         assert probes == 60
