@@ -173,11 +173,40 @@ def test_a_run_that_diverged_has_no_final_value_and_neither_has_its_mean():
     assert "N/A" in markdown(comparison).splitlines()[2]
 
 
+def test_no_last_value_is_compared_with_that_of_a_reference_that_diverged():
+    values = {0: [0.2, float("nan")], 1: [0.2, 0.5]}
+    runs = [series("fedbuff", {0: [0.6], 1: [0.7]}), series("hetero-asyncdrop", values)]
+    fedbuff, hetero = compare(runs, 0.2).rows
+    assert hetero.diverged == [0]
+    assert fedbuff.final_difference is None
+    assert fedbuff.time_overhead.value == 0.0
+
+
+def test_there_is_no_overhead_over_a_seed_that_needed_nothing():
+    """Its model was good enough before anything was sent."""
+
+    def mixed(label, **rates):
+        own = [
+            series(label, {int(seed[1:]): [0.5]}, megabytes_per_second=rate)
+            for seed, rate in rates.items()
+        ]
+        runs = {seed: log for one in own for seed, log in one.runs.items()}
+        return replace(own[0], runs=runs)
+
+    own = mixed("fedbuff", _0=1.0, _1=1.0)
+    for rates in ({"_0": 0.0, "_1": 0.0}, {"_0": 0.0, "_1": 1.0}):
+        fedbuff, _ = compare([own, mixed("hetero-asyncdrop", **rates)], 0.5).rows
+        assert fedbuff.byte_overhead is None
+        assert fedbuff.time_overhead.value == 0.0
+
+
 def test_the_best_baseline_is_one_that_did_not_diverge():
     nan = float("nan")
     lost = series("fedbuff", {0: [2.0, nan]}, metric="perplexity")
     kept = series("async-fedavg", {0: [8.0, 6.0]}, metric="perplexity")
     assert choose_target([lost, kept], "0.5best").value == 12.0
+    partly = series("fedbuff", {0: [2.0, nan], 1: [2.0, 1.0]}, metric="perplexity")
+    assert choose_target([partly, kept], "0.5best").value == 12.0
     with pytest.raises(DataError, match="no positive one with every seed"):
         choose_target([lost], "0.5best")
     assert choose_target([lost]).value == 2.0

@@ -140,6 +140,14 @@ def test_figures_by_hand():
     assert (summary.mean_staleness, summary.max_staleness) == (2.0, 5)
     assert summary.updates_by_rank == {0: 2, 3: 1}
     assert summary.complete
+    shown = [" ".join(line.split()) for line in summary.text().splitlines()]
+    assert shown[2:7] == [
+        "updates 3 in 2 rounds, 0.5 per real second",
+        "time 170.0 s, 6.0 s real without start and end",
+        "final accuracy 0.7000 at update 16, 160.0 s",
+        "best accuracy 0.9000 at update 8, 80.0 s",
+        "bytes 0.00900 kB down, 0.00800 kB up",
+    ]
 
 
 def by_rank(run, *ranks):
@@ -163,6 +171,11 @@ def test_ranks_have_their_numbers_where_nobody_knows_how_many_there_are():
     assert by_rank(few, 2, 0) == "0: 1, 2: 1 updates, fastest first"
     assert by_rank(silent, 3, 0) == "0: 1, 3: 1 updates, fastest first"
     assert by_rank(silent, 1, 0) == "1 1 updates, fastest first"
+
+
+def test_no_rank_is_left_out_of_the_line():
+    """A history may have a rank that its first line has no place for."""
+    assert by_rank(RUN, 0, 9, 9) == "0: 1, 9: 2 updates, fastest first"
 
 
 def test_one_rank_has_no_order_and_one_update_is_not_several():
@@ -247,8 +260,10 @@ def test_bytes_of_lost_tasks_count_in_a_run_that_was_cut_off_too():
     counted = {**evaluation(1, {}), "bytes_down": 900_000, "bytes_up": 600_000}
     summary = summarise([RUN, failure("dropout"), update(1), counted])
     assert (summary.bytes_down, summary.bytes_up) == (900_000, 600_000)
-    later = summarise([RUN, counted, update(1), update(2)])
-    assert (later.bytes_down, later.bytes_up) == (1_200_000, 1_200_000)
+    second = {**update(2), "bytes_up": 100_000}
+    later = summarise([RUN, counted, update(1), second])
+    assert (later.bytes_down, later.bytes_up) == (1_200_000, 700_000)
+    assert later.share_saved == pytest.approx(1 - 1.9 / 4)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +285,18 @@ def test_a_run_that_an_error_ended_after_its_last_update_is_not_complete():
     lines = [run, update(1)]
     assert summarise([*lines, end(updates=1)]).complete
     assert not summarise([*lines, end(updates=1, ended="error")]).complete
+
+
+def test_a_fleet_smaller_than_what_may_be_in_flight_does_a_task_a_device_and_round():
+    run = {**RUN, "num_rounds": 2, "in_flight": 8, "devices": 3}
+    assert summarise([run, end(updates=6)]).complete
+    assert not summarise([run, end(updates=5)]).complete
+
+
+def test_a_run_that_ended_early_is_not_complete_if_nobody_says_its_rounds():
+    lines = [RUN, update(1)]
+    assert summarise([*lines, end(updates=1)]).complete
+    assert not summarise([*lines, end(updates=1, ended="timeout")]).complete
 
 
 def test_what_came_late_or_twice_is_counted():

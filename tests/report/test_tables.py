@@ -179,6 +179,21 @@ def test_five_seeds_have_intervals_and_a_mark_where_these_are_clear():
     assert "Only what has a * is a difference" in markdown(table)
 
 
+def test_a_note_on_bold_says_that_intervals_decide_where_a_row_has_one():
+    def said(*counts):
+        values = {seed: [0.5 + 0.01 * seed] for seed in range(max(counts))}
+        rows = [
+            series(f"fed{n}", {seed: values[seed] for seed in range(count)})
+            for n, count in enumerate(counts)
+        ]
+        return "what an interval over seeds cannot tell" in " ".join(
+            notes(compare(rows, 0.5))
+        )
+
+    assert said(5, 5, 1)
+    assert not said(4, 4, 1)
+
+
 def counted_table(**others):
     return compare(
         [

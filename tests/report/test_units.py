@@ -67,6 +67,10 @@ def test_a_block_a_group_and_a_row_a_rank():
     assert second.tolist() == [[0, 1, 1], [1, 0, 1]]
     names = [label.get_text() for label in axes.get_xticklabels()]
     assert names == ["first (2)", "second (3)"]
+    # Each block is one wide, with a gap behind it.
+    edges = [mesh.get_coordinates()[0, :, 0] for mesh in axes.collections]
+    assert edges[0].tolist() == pytest.approx([0, 0.485, 0.97])
+    assert edges[1][[0, -1]].tolist() == pytest.approx([1, 1.97])
 
 
 def with_levels(accuracies, levels):
