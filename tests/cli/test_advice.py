@@ -119,6 +119,28 @@ def test_final_values_are_compared_if_nobody_arrives():
     assert any("no candidate reached the target" in each for each in limits(advice))
 
 
+def test_the_figures_of_the_file_by_hand():
+    """Of the third seed the last value is the worst one."""
+    advice = advice_of(
+        fedbuff={0: [0.5, 0.8, 0.9], 1: [0.5, 0.5, 0.8], 2: [0.8, 0.7, 0.4]},
+        fedavg={seed: [0.1, 0.1, 0.8] for seed in range(3)},
+    )
+    values = json_values(advice)
+    assert values["compared-by"] == "seconds to the target"
+    assert (values["seeds"], values["max-seconds"]) == (3, WHOLE)
+    fedbuff, fedavg = values["candidates"]
+    mean = pytest.approx
+    assert fedbuff["reached"] == 3
+    # After 20, 30 and 10 s; 1 MB is sent in each second.
+    assert fedbuff["seconds"] == {"mean": mean(20), "std": mean(10), "count": 3}
+    assert fedbuff["bytes"] == {"mean": mean(20e6), "std": mean(10e6), "count": 3}
+    assert fedbuff["final_accuracy"]["mean"] == mean((0.9 + 0.8 + 0.4) / 3)
+    assert fedbuff["worse-by"] is None
+    assert fedavg["worse-by"]["value"] == mean(30 - 20)
+    found = {seed: own["final"] for seed, own in fedbuff["by-seed"].items()}
+    assert found == {"0": 0.9, "1": 0.8, "2": 0.4}
+
+
 def test_three_seeds_are_no_evidence():
     advice = advice_of(fedavg=arriving(4, 4, 4), fedbuff=arriving(1, 1, 1))
     assert advice.recommended.candidate.algorithm == "fedbuff"
