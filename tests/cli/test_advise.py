@@ -46,6 +46,10 @@ class TestQuestion:
         replaced = asked(*SMALL, "--search=lr=0.3", f"--out={tmp_path}")
         assert replaced.terms.search.shared["lr"] == [0.3]
 
+    def test_buffers_are_a_quarter_half_and_all_of_what_is_in_flight(self, tmp_path):
+        found = asked("--model=mlp", "--in-flight=9", f"--out={tmp_path}")
+        assert found.terms.search.shared["buffer-size"] == [2, 4, 9]
+
     def test_the_devices_are_those_of_the_trace(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "fleet.csv").write_text("seconds_per_step\n1\n2\n4\n8\n")

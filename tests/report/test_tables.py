@@ -1,5 +1,7 @@
+import csv
 import json
 from dataclasses import replace
+from statistics import stdev
 
 import pytest
 
@@ -112,6 +114,23 @@ def test_csv_has_plain_numbers():
     assert numbers[8:] == ["0.0", "", "", "1.0", "", "", "1.0", "", ""]
 
 
+def test_csv_has_deviations_and_bounds_in_the_columns_of_their_names():
+    values = {seed: [0.5, 0.1 * seed] for seed in range(6)}
+    values[0] = [0.9, 0.4]
+    base = {seed: [0.5, 0.2] for seed in range(6)}
+    runs = [series("fedbuff", values), series("hetero-asyncdrop", base)]
+    found, reference = csv.DictReader(csv_text(compare(runs, 0.5)).splitlines())
+    # Maxima 0.9 and 5 times 0.5, last values 0.4 and 0.1 to 0.5.
+    assert float(found["max_accuracy_std"]) == pytest.approx(stdev([0.9, *5 * [0.5]]))
+    finals = [0.4, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert float(found["final_accuracy_std"]) == pytest.approx(stdev(finals))
+    bounds = [found[f"final_difference{end}"] for end in ("_low", "", "_high")]
+    low, value, high = map(float, bounds)
+    assert value == pytest.approx(0.7 / 6)
+    assert low < value < high
+    assert reference["final_difference_low"] == ""
+
+
 def test_json_has_every_seed():
     values = json.loads(json.dumps(json_values(TABLE)))
     assert values["target"] == {"accuracy": 0.5, "rule": "given"}
@@ -155,6 +174,21 @@ def test_the_bytes_of_small_models_are_not_zero():
     small = series("fedbuff", {0: [0.5]}, megabytes_per_second=0.000123)
     sent = columns(compare([small], target=0.5))[6]
     assert sent.texts == ("0.00123",)
+
+
+def test_time_and_bytes_are_in_columns_of_their_own():
+    """The one that is the sooner there sends more."""
+    runs = [
+        series("fedbuff", {0: [0.5]}, megabytes_per_second=6.0),
+        series("hetero-asyncdrop", {0: [0.1, 0.5]}),
+    ]
+    found = {column.key: column for column in columns(compare(runs, 0.5))}
+    shown = {key: (column.texts, column.best) for key, column in found.items()}
+    assert shown["seconds"] == (("10.0", "20.0"), (True, False))
+    assert shown["bytes"] == (("60.0", "20.0"), (False, True))
+    assert shown["time_overhead"][0] == ("-50.0%", "reference")
+    assert shown["byte_overhead"][0] == ("+200.0%", "reference")
+    assert found["bytes"].values == (60e6, 20e6)
 
 
 def test_five_seeds_have_intervals_and_a_mark_where_these_are_clear():
