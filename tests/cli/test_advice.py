@@ -119,6 +119,47 @@ def test_final_values_are_compared_if_nobody_arrives():
     assert any("no candidate reached the target" in each for each in limits(advice))
 
 
+def test_an_arrival_behind_the_end_counts_with_the_whole_time():
+    """The last evaluation may come after it: one that never arrives is no better."""
+    both = [
+        candidate("fedbuff", {seed: [0.5, 0.5, 0.5] for seed in range(5)}),
+        candidate("fedavg", {seed: [0.5, 0.5, 0.8] for seed in range(5)}),
+    ]
+    advice = advise(both, TARGET, 25.0)
+    assert advice.standings[1].loss.value == 0.0
+    assert advice.best.candidate.algorithm == "fedavg"  # the simpler one of equals
+    sooner = candidate("asyncdrop", {seed: [0.8] for seed in range(5)})
+    advice = advise([*both, sooner], TARGET, 25.0)
+    losses = [each.loss.value for each in advice.standings[1:]]
+    assert losses == [25 - SECONDS] * 2
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("accuracy", 1), ("loss", -1)])
+def test_a_run_that_diverged_counts_as_the_worst_of_the_others(metric, sign):
+    nan = float("nan")
+    target = Target(Metric(metric), 0.9 if sign > 0 else 0.1, "given")
+    values = {
+        "fedbuff": {0: [0.3, 0.4], 1: [0.3, nan], 2: [0.3, 0.6]},
+        "fedavg": {seed: [0.4, 0.5] for seed in range(3)},
+    }
+    found = [
+        Candidate(name, {}, RunConfig.parse({"algo": name}), runs)
+        for name, own in values.items()
+        for runs in [series(name, own, metric=metric)]
+    ]
+    advice = advise(found, target, WHOLE)
+    assert not advice.reached
+    best, other = advice.standings
+    assert best.candidate.algorithm == "fedavg"
+    # The worst accuracy of all that there are is 0.4, and the worst loss 0.6.
+    worst = 0.4 if sign > 0 else 0.6
+    mean = (0.4 + worst + 0.6) / 3
+    assert other.loss.value == pytest.approx(sign * (0.5 - mean))
+    line = next(each for each in lines(advice) if "beside fedavg" in each)
+    shown = "-3.33 points" if sign > 0 else "+0.03333"
+    assert line.strip() == f"beside fedavg: {shown}"
+
+
 def test_the_figures_of_the_file_by_hand():
     """Of the third seed the last value is the worst one."""
     advice = advice_of(
@@ -139,6 +180,20 @@ def test_the_figures_of_the_file_by_hand():
     assert fedavg["worse-by"]["value"] == mean(30 - 20)
     found = {seed: own["final"] for seed, own in fedbuff["by-seed"].items()}
     assert found == {"0": 0.9, "1": 0.8, "2": 0.4}
+    row = next(line for line in lines(advice) if line.startswith("fedbuff"))
+    assert row.split() == ["fedbuff", "20.0", "20.0", "70.00", "±", "26.46"]
+
+
+def test_bounds_are_in_their_order_where_more_is_better():
+    drops = (0.0625, 0.125, 0.1875, 0.25, 0.3125)
+    advice = advice_of(
+        fedbuff={seed: [0.75] for seed in range(5)},
+        fedavg={seed: [0.75 - drop] for seed, drop in enumerate(drops)},
+    )
+    loss = advice.standings[1].loss
+    bounds = f"[{-100 * loss.high:+.2f}, {-100 * loss.low:+.2f}]"
+    assert f"worse than fedbuff: -18.75 points {bounds}" in "\n".join(lines(advice))
+    assert 0 < loss.low < loss.high
 
 
 def test_three_seeds_are_no_evidence():

@@ -79,6 +79,20 @@ def test_scores_by_hand(tmp_path, monkeypatch):
     assert EqualTime(60.0, 0.9).scores(runs) == [None] * 4
 
 
+def test_of_a_loss_what_is_far_above_the_target_is_the_worse(tmp_path, monkeypatch):
+    nan = float("nan")
+    found = [
+        series("fedavg", {0: [0.9, 0.5]}, metric="loss"),
+        series("fedbuff", {0: [0.9, 0.7]}, metric="loss"),
+        series("asyncdrop", {0: [0.3, 0.2]}, metric="loss"),
+        series("async-fedavg", {0: [0.3, nan]}, metric="loss"),
+    ]
+    monkeypatch.setattr(equal_time, "read_runs", lambda runs: found)
+    runs = [run for one in found for run in runs_of(tmp_path, one.label)]
+    scores = EqualTime(60.0, 0.4).scores(runs)
+    assert scores == [*map(pytest.approx, (-0.1, -0.3, 50 / 60)), None]
+
+
 def test_where_all_have_diverged_all_are_out(tmp_path, monkeypatch):
     found = [series("fedavg", {0: [0.9, float("nan")]}, metric="loss")]
     monkeypatch.setattr(equal_time, "read_runs", lambda runs: found)

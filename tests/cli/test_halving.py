@@ -97,8 +97,8 @@ def test_of_those_that_tie_the_best_mean_over_the_run_decides():
     assert tied(results, 0.003) == [False, True, False, True]
     asked = [
         low,
-        replace(ends, means=(0.5, 0.5)),
-        replace(soon, means=(0.5, 0.7)),
+        replace(ends, means=(0.1, 0.9)),
+        replace(soon, means=(0.6, 0.6)),
         replace(late, means=(0.4, 0.4)),
     ]
     assert [each.values["lr"] for each in best(asked, 4)] == [0.2, 0.1, 0.3, 0.4]
@@ -107,6 +107,7 @@ def test_of_those_that_tie_the_best_mean_over_the_run_decides():
 def test_one_that_failed_does_not_tie():
     assert tied([result(None), result(0.5)], math.inf) == [True, True]
     assert tied([result(None), result(0.5)], 9.0) == [False, True]
+    assert tied([result(math.nan), result(0.5)], 9.0) == [False, True]
     assert tied([result(-0.5), result(-0.49)], 0.02) == [True, True]
 
 

@@ -190,6 +190,51 @@ def test_of_runs_that_end_alike_the_one_wins_that_was_good_the_sooner(
     assert "means" not in third
 
 
+@pytest.mark.parametrize(("metric", "sign"), [("accuracy", 1), ("loss", -1)])
+def test_runs_are_as_good_as_they_end_the_larger_the_better(
+    metric, sign, tmp_path, monkeypatch
+):
+    values = {0.1: (0.9, 0.2, 0.4), 0.2: (0.1, 0.1, 0.5), 0.3: (0.3, 0.3, 0.3)}
+
+    def curve(run):
+        lr = run.settings["lr"]
+        if lr not in values:
+            return None
+        points = zip(values[lr], (0.0, 10.0, 20.0), strict=True)
+        placed = tuple(Point(value, time, 0, 0) for value, time in points)
+        return Curve(Metric(metric), "server", placed, diverged=lr == 0.3)
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.race.curve_of", curve)
+    rules = terms(search={"lr": [*values, 0.4]}, rungs=1, seeds=[7], tie=1.0)
+    (lane,) = lanes_of(["fedbuff"], rules)
+    runs = lane.runs(tmp_path)
+    scores = FinalMetric().scores([run for own in runs for run in own])
+    assert scores == [sign * 0.4, sign * 0.5, None, None]
+    lane.settle([[score] for score in scores])
+    assert lane.winner.values == {"lr": 0.2 if sign > 0 else 0.1}
+    lane.break_ties(runs)
+    # On average over the time they were 0.425 and 0.2.
+    assert lane.winner.values == {"lr": 0.1 if sign > 0 else 0.2}
+
+
+def test_ties_are_broken_among_whole_runs_alone(tmp_path, monkeypatch):
+    """In shorter ones the first of equals goes on, which is said."""
+
+    def curve(run):
+        value = run.settings["lr"]
+        return Curve(Metric("accuracy"), "server", (Point(value, 0.0, 0, 0),))
+
+    monkeypatch.setattr("flwr_asyncdrop.cli.race.curve_of", curve)
+    search = {"lr": [0.1, 0.2, 0.3]}
+    rules = terms(search=search, rungs=2, tie=0.1, measure=Scored(fedbuff=0.5))
+    (lane,) = race(["fedbuff"], rules, tmp_path, lambda number, runs: None)
+    short, whole = lane.report()["rungs"]
+    assert not any("means" in each for each in short["candidates"])
+    assert [each["means"] for each in whole["candidates"]] == [2 * (0.1,), 2 * (0.2,)]
+    assert lane.winner.values == {"lr": 0.2}
+    assert lane.is_by_chance
+
+
 def test_an_algorithm_of_which_all_fail_ends_the_race(tmp_path):
     rules = terms(search={"lr": [0.1]}, measure=Scored(fedbuff=None, fedavg=0.5))
     with pytest.raises(RunError, match="every candidate of fedbuff has failed"):

@@ -75,6 +75,16 @@ def test_markdown_shows_a_label_as_it_is():
     assert f"The reference is {shown}:" in below
 
 
+def test_a_note_explains_what_stands_behind_a_cost_of_some_seeds():
+    def said(values_by_seed):
+        runs = [series("fedbuff", values_by_seed), series("fedavg", {0: [0.9]})]
+        return any(note.startswith("(m/n)") for note in notes(compare(runs, 0.5)))
+
+    assert said({0: [0.1], 1: [0.6]})
+    assert not said({0: [0.1], 1: [0.2]})  # which has no cost at all
+    assert not said({0: [0.6], 1: [0.6]})
+
+
 def test_a_note_says_that_seeds_differ():
     def said(*seeds):
         runs = {seed: [0.5] for seed in seeds}
