@@ -5,10 +5,15 @@ import pytest
 from flwr_asyncdrop.app.config import RunConfig
 from flwr_asyncdrop.app.lr_schedule import updates_per_second
 from flwr_asyncdrop.cli import equal_time
-from flwr_asyncdrop.cli.equal_time import MOST_ROUNDS, EqualTime, default_seconds
+from flwr_asyncdrop.cli.equal_time import (
+    MOST_ROUNDS,
+    EqualTime,
+    default_seconds,
+    read_runs,
+)
 from flwr_asyncdrop.cli.runs import RunSpec
 from flwr_asyncdrop.fleet.profiles import DeviceProfile, TaskCost
-from tests.report.histories import series
+from tests.report.histories import history, series, write
 
 FULL = TaskCost(1.0, 100, 100)
 
@@ -77,6 +82,20 @@ def test_scores_by_hand(tmp_path, monkeypatch):
     assert EqualTime(60.0, 0.9).scores(runs)[1] == 0.0
     monkeypatch.setattr(equal_time, "read_runs", lambda runs: [])
     assert EqualTime(60.0, 0.9).scores(runs) == [None] * 4
+
+
+def test_runs_that_are_cut_off_are_left_out(tmp_path):
+    runs = runs_of(tmp_path, "fedavg")
+    write(runs[0].folder, history("fedavg", 0, [0.1, 0.9], ended=False))
+    (found,) = read_runs(runs)
+    assert (found.label, found.runs) == ("fedavg", {})
+
+
+def test_runs_are_put_together_by_candidate_in_any_order(tmp_path):
+    labels = ("fedavg,lr=0.1", "fedavg,lr=0.2")
+    first, second = (runs_of(tmp_path, label, seeds=(0, 1)) for label in labels)
+    found = read_runs([second[0], first[0], second[1], first[1]])
+    assert tuple(one.label for one in found) == labels
 
 
 def test_of_a_loss_what_is_far_above_the_target_is_the_worse(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from flwr_asyncdrop.exceptions import DataError, MissingExtraError
@@ -229,6 +230,9 @@ def test_bytes_panel_compares_with_full_models(up, title, labels):
     assert axes.get_title() == title
     texts = [text.get_text() for text in axes.texts]
     assert texts == ["full: 12.0 MB", labels, "down: 3.60 MB"]
+    # The area of what was sent up lies on that of what was sent down.
+    corners = [area.get_paths()[0].vertices[:, 1] for area in axes.collections]
+    assert [each.max() for each in corners] == pytest.approx([3.6, 3.6 + 6e-6 * up])
 
 
 def test_labels_of_bytes_do_not_overlap():
@@ -250,6 +254,28 @@ def test_timeline_draws_every_task_of_a_short_run():
     assert sum(len(each.get_paths()) for each in axes.collections) == 28
     crosses = [line for line in axes.lines if line.get_marker() == "X"]
     assert sum(len(line.get_xdata()) for line in crosses) == 8
+
+
+def test_timeline_has_each_task_where_it_was_and_as_it_ended():
+    """In the order of dispatch a lost one is the first, and one the last."""
+    first, second = tasks(2, 1)
+    times = {"dispatched_at": 1.0, "time": 4.0, "staleness": 3}
+    again = {"dispatched_at": 4.0, "time": 5.0, "staleness": 0}
+    failed = [
+        lost({**first, "dispatched_at": start, "time": stop})
+        for start, stop in ((0.0, 2.0), (6.0, 7.0))
+    ]
+    lines = [{**first, **times}, {**second, **again}, *failed]
+    merged, gone = draw(draw_timeline, [RUN, *lines]).collections[:2]
+
+    def spans(bars):
+        sides = [path.vertices[:, 0] for path in bars.get_paths()]
+        return [(side.min(), side.max()) for side in sides]
+
+    assert spans(merged) == [(1, 4), (4, 5)]
+    assert spans(gone) == [(0, 2), (6, 7)]
+    stalest, freshest = (colormaps["viridis_r"](share) for share in (1.0, 0.0))
+    assert merged.get_facecolor().tolist() == [[*stalest], [*freshest]]
 
 
 def test_timeline_puts_the_fastest_device_on_top():
