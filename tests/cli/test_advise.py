@@ -2,10 +2,12 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from flwr_asyncdrop.app.config import RunConfig
+from flwr_asyncdrop.cli import timing
 from flwr_asyncdrop.cli.main import main
 from flwr_asyncdrop.cli.question import ALGOS
 from flwr_asyncdrop.cli.race import lanes_of
@@ -157,6 +159,22 @@ def test_what_an_earlier_search_has_done_is_not_timed(out):
     (out / question.measure.folder(1, 9) / "timing.json").unlink()
     assert seconds_to_start() >= 0.3
     assert len({run.folder for run in ran}) == 2
+
+
+@pytest.mark.parametrize(("trained", "start"), [(5.0, 2.0), (8.0, 0.0)])
+def test_what_a_whole_run_takes_by_hand(out, monkeypatch, trained, start):
+    """A ninth of a run took 7 s, of which it trained for some."""
+    question = asked(*TINY, "--algos=fedavg", "--lr=0.1", f"--out={out}")
+    lanes = lanes_of(question.algos, question.terms)
+    folder = SimpleNamespace(log=SimpleNamespace(wall_seconds=trained))
+    clock = SimpleNamespace(monotonic=iter([100.0, 107.0]).__next__)
+    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(timing, "RunFolder", lambda path: folder)
+    monkeypatch.setattr(timing, "is_complete", lambda run: True)
+    (out / question.measure.folder(1, 9)).mkdir(parents=True)
+    for _ in range(2):  # the second time from its file
+        found = measured(lanes, question.terms, out, lambda runs: None)
+        assert found == timing.Timing(start, 9 * trained)
 
 
 def test_the_last_choice_is_between_two_at_least(out):
