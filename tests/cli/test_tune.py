@@ -372,7 +372,7 @@ class Kept(own.Kept):
 class TestTuned:
     def test_it_is_read_again(self, tmp_path):
         chosen = {"fedbuff": {"lr": 0.1, "averaging": True}}
-        path = write_tuned(tmp_path, {"chosen": chosen, "seeds": [7], "else": []})
+        path = write_tuned(tmp_path, {"chosen": chosen, "seeds": [6, 7], "else": []})
         tuned = Tuned.read(path)
         assert tuned.of("fedbuff") == chosen["fedbuff"]
         tuned.check([0, 1], {"num-rounds"})

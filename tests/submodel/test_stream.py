@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from flwr_asyncdrop import AsyncDrop
-from flwr_asyncdrop.exceptions import ConfigError
+from flwr_asyncdrop.exceptions import ConfigError, UnsupportedModelError
 from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.probing.probe import make_probe
@@ -278,6 +278,46 @@ def test_a_stream_whose_output_changes_shape_is_refused():
     plan = plan_submodels(ShowsItsWidth(), tokens(), scope="stream")
     assert not streams_of(plan)
     assert "outputs of another shape" in plan.left_out["embedding"]
+
+
+INF = float("inf")
+
+
+class Small(nn.Module):
+    """A stream of 8, and something beside its output that follows from its width."""
+
+    def __init__(self, shown) -> None:
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(20, 8), nn.LayerNorm(8)
+        self.head, self.shown = nn.Linear(8, 3), shown
+
+    def forward(self, tokens: Tensor):
+        x = self.embedding(tokens)
+        return self.head(self.norm(x).mean(1)), self.shown(x.shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("full", "narrower"),
+    [
+        (torch.zeros(2), torch.zeros(2, dtype=torch.float64)),
+        (torch.zeros(2), torch.tensor([0.0, INF])),
+        (torch.tensor([INF, 0.0]), torch.tensor([0.0, INF])),
+        (1, 1.0),
+    ],
+    ids=["type", "infinity", "another infinity", "no tensor"],
+)
+def test_a_stream_whose_output_is_of_another_form_is_refused(full, narrower):
+    def shown(width):
+        return full if width == 8 else narrower
+
+    says = "embedding: a narrower model has outputs of another shape, or not finite"
+    with pytest.raises(UnsupportedModelError, match=says):
+        plan_submodels(Small(shown), tokens(), scope="stream")
+
+
+def test_an_output_that_is_never_finite_in_one_place_may_stay_so():
+    model = Small(lambda width: torch.tensor([0.0, INF]))
+    assert streams_of(plan_submodels(model, tokens(), scope="stream"))
 
 
 def test_the_report_says_that_submodels_are_models_of_their_own():
