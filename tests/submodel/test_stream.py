@@ -12,6 +12,7 @@ from flwr_asyncdrop.submodel import extract, load_submodel, plan_submodels
 from flwr_asyncdrop.submodel.discovery import discover
 from flwr_asyncdrop.submodel.probing.probe import make_probe
 from flwr_asyncdrop.submodel.types import Example, owner_of
+from flwr_asyncdrop.submodel.verification.verify import find_faults
 from tests.submodel.networks import (
     Encoder,
     ResidualNet,
@@ -313,6 +314,40 @@ def test_a_stream_whose_output_is_of_another_form_is_refused(full, narrower):
     says = "embedding: a narrower model has outputs of another shape, or not finite"
     with pytest.raises(UnsupportedModelError, match=says):
         plan_submodels(Small(shown), tokens(), scope="stream")
+
+
+def test_each_example_has_to_have_outputs_of_the_same_form():
+    """In the first one nothing follows from the width."""
+
+    class Late(Small):
+        def forward(self, tokens: Tensor):
+            out, shown = super().forward(tokens)
+            return out, shown if len(tokens) == 3 else None
+
+    model = Late(torch.zeros)
+    examples = [Example((tokens(batch=count),)) for count in (2, 3)]
+    with pytest.raises(UnsupportedModelError, match="outputs of another shape"):
+        plan_submodels(model, examples, scope="stream")
+
+
+def test_a_stream_whose_units_have_places_does_not_pass_the_check():
+    """A narrower model would run, with the places of other units."""
+
+    class Placed(Small):
+        def forward(self, tokens: Tensor):
+            x = self.embedding(tokens)
+            x = x * torch.linspace(1, 2, x.shape[-1], dtype=x.dtype)
+            return self.head(self.norm(x).mean(1)), self.shown(x.shape[-1])
+
+    def nothing(width):
+        return None
+
+    example = [Example((tokens(),))]
+    found, _ = discover(make_probe(Small(nothing), example), streams=True)
+    with torch.no_grad():
+        assert find_faults(make_probe(Small(nothing), example), found) == {}
+        (fault,) = find_faults(make_probe(Placed(nothing), example), found).values()
+    assert "reordering changes the output" in fault
 
 
 def test_an_output_that_is_never_finite_in_one_place_may_stay_so():
