@@ -41,6 +41,12 @@ def test_the_slow_control_does_not_stretch_the_axis_but_its_end_is_told():
     assert "fedavg →" in texts(axes)
 
 
+def test_the_end_that_is_told_is_a_mean_over_seeds():
+    runs = [series("fedavg", {0: [0.25] * 9, 1: [0.75] * 9}), SERIES[1]]
+    (axes,) = drawn(runs).axes
+    assert axes.get_xlabel().endswith("→ fedavg ends at 50.0% at 90.0 s")
+
+
 def test_what_lies_beyond_the_axis_is_not_rounded_into_it():
     runs = [
         series("fedavg", {0: [0.2] * 3}, megabytes_per_second=45),

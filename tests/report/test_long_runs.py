@@ -67,6 +67,12 @@ def test_a_long_run_of_many_evaluations_is_thinned():
     assert few.high.max() == (y + 1).max()
 
 
+def test_all_points_are_kept_that_there_is_room_for():
+    x = np.arange(80.0)
+    assert len(shown(x, x, x, x, buckets=10)) == 80
+    assert len(shown(np.arange(81.0), *3 * [np.arange(81.0)], buckets=10)) < 80
+
+
 def test_little_is_kept_of_every_update(history):
     tracemalloc.start()
     log = RunLog.from_records(read_history(history))

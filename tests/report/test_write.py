@@ -27,6 +27,7 @@ from flwr_asyncdrop.report.provenance import what_made
 from flwr_asyncdrop.report.reading import read_log
 from flwr_asyncdrop.report.series import read_series
 from flwr_asyncdrop.report.summary import Summary
+from flwr_asyncdrop.report.words import described
 from flwr_asyncdrop.storage.lock import FolderLock
 from tests.report.histories import history, series, write
 
@@ -237,6 +238,13 @@ def test_pictures_say_what_is_to_be_seen(page):
     assert 'alt="Accuracy against time: fedbuff reaches 50.00% after 20.0 s' in text
     assert "asyncdrop,alpha<1 reaches 50.00% after 20.0 s and ends at 70.00%." in text
     assert "reaches 50.00% after 20.0 MB" in text
+
+
+def test_a_picture_says_where_a_line_ends_and_not_its_best_value():
+    comparison = compare([series("fedbuff", {0: [0.5, 0.75, 0.25]})], 0.75)
+    assert described(comparison, "time") == (
+        "Accuracy against time: fedbuff reaches 75.00% after 20.0 s and ends at 25.00%."
+    )
 
 
 def test_the_page_says_what_made_it(tmp_path):
