@@ -22,6 +22,8 @@ from flwr_asyncdrop.server.stopping import StoppingRule
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+_LONGEST_FILL = 2.0
+
 
 class AsyncLoop:
     """Keeps `StoppingRule.slots` devices training and merges each reply on arrival.
@@ -203,9 +205,12 @@ class AsyncLoop:
         """Dispatch until every slot is taken, or no more updates are needed.
 
         Return when to look for a device for a slot that is still free, on the loop's
-        clock; infinity if none is free or no device will come.
+        clock; infinity if none is free or no device will come. After about 2 real
+        seconds, as of many slots or a slow grid, it is at once: what has arrived
+        meanwhile comes first.
         """
         state, stopping = self.state, self._stopping
+        until = self._clock.now + _LONGEST_FILL
         if state.time >= stopping.max_seconds:
             return math.inf
         left = stopping.num_updates - state.updates
@@ -213,6 +218,8 @@ class AsyncLoop:
         if len(state.waiting) >= most:
             self._run.stop_waiting()
         while len(state.in_flight) < min(most - len(state.waiting), left):
+            if self._clock.now > until:
+                return self._clock.now
             # Simulated time stands still while a push is tried again.
             seconds = 0.0 if self._run.simulated else self._mailbox.push_due_in
             if seconds > 0:

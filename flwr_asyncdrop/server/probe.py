@@ -21,9 +21,10 @@ logger = logging.getLogger("flwr.asyncdrop")
 
 _POLL = 0.5
 _PAUSE = 20  # times as long as a look for answers that has brought none
-# Devices that are asked before the run goes on. Each is a message, which takes a second
-# where the SuperLink is busy.
-_AT_A_TIME = 16
+# Seconds of asking before the run goes on: a message takes one where the SuperLink is
+# busy.
+_AT_A_TIME = 2.0
+_MANY = 16
 # A probe has no arrays.
 _FIRST = "; CapacityMod goes first, ClientApp(mods=[CapacityMod()])"
 _NOTHING = TaskCost(compute=1.0, bytes_down=0, bytes_up=0)
@@ -68,13 +69,14 @@ class CapabilityProbe:
             self._fleet.readiness.await_answer(device, until)
         self._known.update(joined)
         self._to_ask.extend(joined)
-        if len(joined) > _AT_A_TIME:
+        if len(joined) > _MANY:
             logger.info("%d devices are asked what they can do", len(joined))
 
     def ask(self) -> None:
-        """Ask some of those that have not been asked yet."""
-        for _ in range(_AT_A_TIME):
-            if not self._to_ask or self._mailbox.push_due_in > 0:
+        """Ask some of those that have not been asked yet, at most for about 2 s."""
+        until = self._clock.now + _AT_A_TIME
+        while self._to_ask and self._clock.now < until:
+            if self._mailbox.push_due_in > 0:
                 return
             device = self._to_ask[0]
             if device not in self._fleet.present:

@@ -182,6 +182,22 @@ class TestWallClock:
         assert fourth.timing.dispatched_at == run.recorder.times[0]
         assert run.recorder.times[0] == pytest.approx(1.0, abs=0.3)
 
+    def test_what_has_arrived_is_merged_while_slots_are_filled_slowly(self):
+        def slow(message):
+            grid.now += 1.0
+            return plus_one(message)
+
+        grid = HandlerGrid(
+            slow,
+            node_ids=range(1, 9),
+            delay=lambda m: 0.0 if m.metadata.dst_node_id == 1 else 30.0,
+        )
+        run = Run(grid, in_flight=8, rounds=1).go()
+        assert run.recorder.merged[0].order.node_id == 1
+        assert run.recorder.times[0] < 4
+        versions = [order.base_version for order in run.recorder.orders]
+        assert versions[:4] == [0, 0, 0, 1]
+
     def test_callbacks_hear_of_a_long_wait_every_minute(self):
         class Listening(Callback):
             def on_pause(self, state):
