@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-__all__ = ["Usage", "resident_bytes", "usage_of"]
+__all__ = ["Usage", "cpu_seconds", "resident_bytes", "usage_of"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ def resident_bytes() -> int:
     Pages that two of them share count twice.
     """
     return sum(process.memory_info().rss for process in _family())
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of one process so far, without its children's."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _cpu_seconds() -> float:

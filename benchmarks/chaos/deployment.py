@@ -134,6 +134,11 @@ class Deployment:
     ) -> None:
         self.end()
 
+    @property
+    def address(self) -> str:
+        """Where SuperNodes find the SuperLink."""
+        return self._fleet
+
     def end(self) -> None:
         """End all processes."""
         end_processes(self._mark)

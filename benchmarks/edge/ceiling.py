@@ -13,6 +13,7 @@ import psutil
 from benchmarks.chaos.deployment import Deployment
 from benchmarks.edge.server import Answer, read_answers
 from benchmarks.figures import Figure, say, show
+from benchmarks.usage import cpu_seconds
 from scripts.flwr_run import end_with_signals
 
 __all__ = ["ceiling_figures"]
@@ -84,9 +85,9 @@ def _measured(home: Path, case: _Case, suffix: str) -> Iterator[Figure]:
         )
         superlink = psutil.Process(deployment.superlink.pid)
         _wait_for(output, _BEFORE, deployment)
-        before = _cpu_seconds(superlink)
+        before = cpu_seconds(superlink)
         answers = _wait_for(output, _BEFORE + _UPDATES, deployment)
-        cpu = _cpu_seconds(superlink) - before
+        cpu = cpu_seconds(superlink) - before
         seconds = sum(answer.seconds for answer in answers[_BEFORE:])
         yield Figure(
             f"fleet_updates_per_s{suffix}", _UPDATES / seconds, case.goal, at_least=True
@@ -96,15 +97,10 @@ def _measured(home: Path, case: _Case, suffix: str) -> Iterator[Figure]:
         if not case.idles:
             return
         time.sleep(_SETTLE_SECONDS)
-        before = _cpu_seconds(superlink)
+        before = cpu_seconds(superlink)
         time.sleep(_IDLE_SECONDS)
-        share = (_cpu_seconds(superlink) - before) / _IDLE_SECONDS / _DEVICES
+        share = (cpu_seconds(superlink) - before) / _IDLE_SECONDS / _DEVICES
         yield Figure(f"superlink_cpu_percent_per_idle_device{suffix}", 100 * share)
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _wait_for(output: Path, count: int, deployment: Deployment) -> list[Answer]:
