@@ -156,7 +156,7 @@ _FAILED = -2  # the slot of a notice that `size` bytes of text follow
 
 def send_failure(channel: socket.socket, text: str) -> None:
     """Send a text instead of a slot."""
-    data = text.encode()
+    data = text.encode(errors="backslashreplace")
     Notice(_FAILED, len(data)).send(channel)
     channel.sendall(data)
 

@@ -1,11 +1,20 @@
 import pickle
+import socket
 import tracemalloc
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from flwr_asyncdrop.simulation.transport import Slot, decode, encode
+from flwr_asyncdrop.simulation.transport import (
+    READY,
+    Notice,
+    Slot,
+    decode,
+    encode,
+    read_failure,
+    send_failure,
+)
 
 
 def record(*sizes: int) -> RecordDict:
@@ -56,3 +65,25 @@ def test_object_that_does_not_pickle_leaves_the_slot_as_it_was() -> None:
         slot.write(lambda: None)
     assert slot.read(size) == "before"
     slot.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("no file 'naïve ✓.csv'", "no file 'naïve ✓.csv'"),
+        # A name that is no UTF-8 has these in Python.
+        ("no file 'b\udcffx.csv'", r"no file 'b\udcffx.csv'"),
+        ("", ""),
+    ],
+)
+def test_a_text_comes_whole_whatever_is_in_it(text: str, read: str) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        send_failure(there, text)
+        READY.send(there)
+        notice = Notice.receive(here)
+        assert notice is not None
+        assert read_failure(here, notice) == read
+        # Nothing is left of it in front of the next notice, which announces no text.
+        assert Notice.receive(here) == READY
+        assert read_failure(here, READY) is None
