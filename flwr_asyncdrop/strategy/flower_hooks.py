@@ -86,7 +86,7 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
             self._driven_read.check()
             driven.proceed(wire.from_record(arrays), settings, nodes.ids())
         messages = driven.train(server_round)
-        check_wrapper(self, driven.run.state)
+        check_wrapper(driven.run.state)
         if begins:
             warn_of_codes(self, driven.run.state)
         return messages
@@ -104,7 +104,7 @@ class FlowerHooks(Arguments, ForSubclasses, LegacyHooks, Strategy):
         driven = self._driven
         if driven is None:
             self._refuse_order("aggregate_train")
-        merged = driven.merge(replies, clipping_norm(self))
+        merged = driven.merge(replies, clipping_norm())
         if not merged:
             return None, None
         metrics = aggregate_metrics(

@@ -34,12 +34,12 @@ _CLIP = (
 )
 
 
-def check_wrapper(strategy: Strategy, state: RunState) -> None:
+def check_wrapper(state: RunState) -> None:
     """Raise ConfigError if the caller's wrapper cannot read the replies of a round.
 
     It is called from a hook that the wrapper has called; the round's orders are made.
     """
-    wrapper = _wrapper_of(strategy, _SUBTRACT)
+    wrapper = _wrapper_of(_SUBTRACT)
     if wrapper is not None and (why := _unlike_the_model(state)):
         name = type(wrapper).__name__
         raise ConfigError(
@@ -72,12 +72,12 @@ def warn_of_codes(strategy: Strategy, state: RunState) -> None:
             )
 
 
-def clipping_norm(strategy: Strategy) -> float:
+def clipping_norm() -> float:
     """Return how long a change may be for the noise of the caller's wrapper.
 
     Infinity if there is none whose mods clip on the devices.
     """
-    wrapper = _wrapper_of(strategy, _CLIP)
+    wrapper = _wrapper_of(_CLIP)
     return math.inf if wrapper is None else float(vars(wrapper)["clipping_norm"])
 
 
@@ -107,16 +107,18 @@ def within_norm(reply: wire.Reply, order: Order, norm: float) -> wire.Reply:
     return replace(reply, arrays={**reply.arrays, **clipped})
 
 
-def _wrapper_of(
-    strategy: Strategy, kinds: tuple[type[Strategy], ...]
-) -> Strategy | None:
-    """Return the wrapper of these kinds that has called a hook of a strategy."""
-    callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
+def _wrapper_of(kinds: tuple[type[Strategy], ...]) -> Strategy | None:
+    """Return the wrapper of these kinds whose hook calls one of ours.
+
+    A wrapper of a user's may be between the two.
+    """
+    hooks = ("configure_train", "aggregate_train")
     return next(
         (
             caller
-            for caller in callers
-            if isinstance(caller, kinds) and vars(caller).get("strategy") is strategy
+            for frame, _ in walk_stack(None)
+            if frame.f_code.co_name in hooks
+            and isinstance(caller := frame.f_locals.get("self"), kinds)
         ),
         None,
     )

@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import ClassVar
 
 import numpy as np
@@ -278,11 +278,19 @@ MODS = {CLIENT_FIXED: fixedclipping_mod, CLIENT_ADAPTIVE: adaptiveclipping_mod}
 
 
 def wrapped(
-    wrapper, strategy=SyncFedAvg, *, noise=0.0, freezes=False, look=None, **options
+    wrapper,
+    strategy=SyncFedAvg,
+    *,
+    noise=0.0,
+    freezes=False,
+    look=None,
+    inside=lambda strategy: strategy,
+    **options,
 ):
     """Two rounds by Flower's own loop, which drives the synchronous hooks.
 
-    With `look`, eight, after each of which it gets the wrapper and the arrays.
+    With `look`, eight, after each of which it gets the wrapper and the arrays. What
+    the wrapper wraps is what `inside` makes of the strategy.
     """
     codec, clips = options.get("codec"), [MODS[wrapper]] if wrapper in MODS else []
     mods = [CodecMod()] if codec else []
@@ -301,7 +309,7 @@ def wrapped(
         "initial_clipping_norm" if "Adaptive" in wrapper.__name__ else "clipping_norm"
     )
     norm = {name: CLIP}
-    strategy = wrapper(strategy, noise, num_sampled_clients=3, **norm)
+    strategy = wrapper(inside(strategy), noise, num_sampled_clients=3, **norm)
     start = ArrayRecord(wide().state_dict())
     with LocalGrid(lambda: app, num_nodes=3, workers=0) as grid:
         if look is None:
@@ -534,6 +542,16 @@ BESIDE = {
 }
 
 
+@pytest.mark.parametrize("beside", [each for each in BESIDE if BESIDE[each][1]])
+@pytest.mark.parametrize("wrapper", [SERVER_FIXED, SERVER_ADAPTIVE])
+def test_one_that_subtracts_is_refused_around_a_wrapper_of_a_user(wrapper, beside):
+    """It was not found there, and took zeroed units for changes, for one."""
+    options, why = BESIDE[beside]
+    client_side = wrapper.__name__.replace("Server", "Client")
+    with pytest.raises(ConfigError, match=f"{why}: wrap .* in {client_side}"):
+        wrapped(wrapper, inside=Counting, **options)
+
+
 @pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize(
     "wrapper", [SERVER_FIXED, SERVER_ADAPTIVE, CLIENT_FIXED, CLIENT_ADAPTIVE]
@@ -552,10 +570,16 @@ def test_flowers_privacy_wrappers_drive_the_synchronous_hooks(wrapper, beside):
     assert CLIP / 10 < way < 2.5 * CLIP
 
 
-@pytest.mark.parametrize("codec", ["q2", "topk-q4"])
-@pytest.mark.parametrize("wrapper", MODS)
+@pytest.mark.parametrize(
+    ("wrapper", "codec", "inside"),
+    [
+        *product(MODS, ["q2", "topk-q4"], [lambda strategy: strategy]),
+        # A wrapper of a user's between them hid it.
+        (CLIENT_FIXED, "topk-q4", lambda strategy: Counting(strategy)),
+    ],
+)
 def test_what_a_codec_makes_of_a_clipped_change_is_no_longer_than_the_norm(
-    wrapper, codec
+    wrapper, codec, inside
 ):
     """The wrapper's noise is for changes of that length; coding adds some of its own.
 
@@ -567,7 +591,7 @@ def test_what_a_codec_makes_of_a_clipped_change_is_no_longer_than_the_norm(
         norms.append(strategy.clipping_norm)
         models.append(found.to_torch_state_dict())
 
-    wrapped(wrapper, codec=codec, look=look)
+    wrapped(wrapper, codec=codec, look=look, inside=inside)
     ways = [distance(now, before) for before, now in pairwise(models)]
     assert len(ways) == 8
     for way, norm in zip(ways, norms[:-1], strict=True):
