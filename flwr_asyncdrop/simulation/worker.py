@@ -11,6 +11,7 @@ from multiprocessing import connection, parent_process
 import torch
 from flwr.clientapp import ClientApp
 
+from flwr_asyncdrop.readable import one_line
 from flwr_asyncdrop.simulation.client_app import ClientAppSource, load_client_app
 from flwr_asyncdrop.simulation.gpus import see_only
 from flwr_asyncdrop.simulation.runner import ClientCall
@@ -55,7 +56,7 @@ def _answer(slot: Slot, call: ClientCall, app: ClientApp) -> int:
     try:
         return slot.write(call.run(app))
     except Exception as error:
-        reason = f"The ClientApp's reply cannot be sent: {error}"
+        reason = f"The ClientApp's reply cannot be sent: {one_line(error)}"
         return slot.write(call.fail(reason))
 
 

@@ -63,7 +63,7 @@ class CallActor:
         try:
             return to_parts(answer)
         except Exception as error:
-            reason = f"The ClientApp's reply cannot be sent: {error}"
+            reason = f"The ClientApp's reply cannot be sent: {one_line(error)}"
             return to_parts(call.fail(reason))
 
 
