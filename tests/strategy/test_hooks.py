@@ -271,6 +271,22 @@ class TestResumedConfig:
         self.start(tmp_path, config, strategy=Decayed, resume=tmp_path)
         assert config["lr"] == 0.5**4
 
+    def test_a_key_that_a_hook_has_taken_away_does_not_come_back(self, tmp_path):
+        class WarmUp(AsyncFedAvg):
+            def configure_train(self, server_round, arrays, config, grid):
+                if server_round == 2:
+                    del config["warm-up"]
+                return super().configure_train(server_round, arrays, config, grid)
+
+        entries = {"lr": 1.0, "warm-up": 3}
+        self.stop(tmp_path, ConfigRecord(entries), strategy=WarmUp)
+        config = ConfigRecord(entries)
+        _, grid = self.start(tmp_path, config, strategy=WarmUp, resume=tmp_path)
+        assert dict(config) == {"lr": 1.0}
+        assert grid.pushed
+        for message in grid.pushed:
+            assert "warm-up" not in message.content["config"]
+
     def test_again_after_it_was_resumed(self, tmp_path):
         self.stop(tmp_path, ConfigRecord({"lr": 1.0}), strategy=Decayed)
         for _ in range(2):
