@@ -1,5 +1,6 @@
 import inspect
 import logging
+import socket
 from functools import partial
 from itertools import count
 
@@ -531,6 +532,24 @@ class TestTrouble:
         assert (end["updates"], end["ended"]) == (5, "timeout")
         assert "no device was there to train for 0.1 s" in log.text
         assert "0 in flight" in log.records[-2].message
+
+    @pytest.mark.parametrize("on_ray", [True, False])
+    def test_a_ray_cluster_where_nobody_answers_is_named_once(
+        self, on_ray, log, monkeypatch
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        grid = HandlerGrid(plus_one, node_ids=[1, 2])
+        grid.has_ray_workers = on_ray
+        strategy = AsyncFedAvg(in_flight=2, fraction_evaluate=0.0)
+        strategy.start(grid, record(ZEROS), num_rounds=2)
+        said = [line for line in log.text.splitlines() if "Ray joins" in line]
+        assert len(said) == on_ray
+        for line in said:
+            assert "WARNING" in line
+            assert f"the cluster at {address!r}, which RAY_ADDRESS names" in line
+            assert line.endswith("start the cluster, or unset RAY_ADDRESS")
 
     @pytest.mark.parametrize("late", ["merge", "discount", "drop"])
     def test_what_comes_late_is_dealt_with_as_it_was_told(self, late):
