@@ -22,6 +22,7 @@ from flwr_asyncdrop import (
     HeteroAsyncDrop,
     LayerwiseAsyncDrop,
     LocalGrid,
+    StepDecay,
     SyncFedAvg,
     load_submodel,
     speed_levels,
@@ -480,6 +481,22 @@ def test_what_does_not_train_beside_what_is_coded(name, mode):
     assert torch.equal(trained["0.weight"], start["0.weight"])
     moved = trained["3.weight"] - start["3.weight"]
     assert float(moved.max()) > 0.005
+
+
+def test_a_function_for_the_schedule_is_told_coded_bytes():
+    told = []
+
+    def schedule(costs, num_devices):
+        told.append(costs[0])
+        return StepDecay()
+
+    sent = wire.to_record({"w": torch.zeros(10_000)})
+    for codec in (None, "q8"):
+        strategy = AsyncFedAvg(codec=codec, in_flight=2, schedule=schedule)
+        new_run(strategy, [1, 2], sent, {}, 1.0, in_flight=2, queue_ahead=0)
+    plain, coded = told
+    assert plain.bytes_down / 5 < coded.bytes_down < plain.bytes_down / 3
+    assert plain.bytes_up / 5 < coded.bytes_up < plain.bytes_up / 3
 
 
 def test_speed_ranks_count_the_transfers_as_they_are_coded():

@@ -195,6 +195,7 @@ class TestConfigureTrain:
             ([1], r"config of Mine=\[1\] must be a ConfigRecord"),
             ({"a": None}, r"config of Mine\['a'\]=None cannot be sent"),
             ({"a": [0, 2**63]}, r"config of Mine\['a'\]=.* integers have 64 bits"),
+            ({"a": -(2**63) - 1}, r"config of Mine\['a'\]=-9.* integers have 64 bits"),
         ],
     )
     def test_a_config_that_cannot_be_sent_is_refused(self, config, says):

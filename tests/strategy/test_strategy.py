@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from flwr.app import (
+    DEFAULT_TTL,
     ConfigRecord,
     Message,
     MessageType,
@@ -550,6 +551,16 @@ class TestTrouble:
             assert "WARNING" in line
             assert f"the cluster at {address!r}, which RAY_ADDRESS names" in line
             assert line.endswith("start the cluster, or unset RAY_ADDRESS")
+
+    @pytest.mark.parametrize(
+        ("fleet", "ttl"), [(None, 60), (speed_levels, DEFAULT_TTL)]
+    )
+    def test_only_on_the_wall_clock_a_task_expires_with_the_timeout(self, fleet, ttl):
+        """Simulated devices may wait for their turn longer than that."""
+        grid = HandlerGrid(plus_one, node_ids=[1, 2])
+        strategy = AsyncFedAvg(in_flight=2, fleet=fleet, fraction_evaluate=0.0)
+        strategy.start(grid, record(ZEROS), num_rounds=2, timeout=60)
+        assert {message.metadata.ttl for message in grid.pushed} == {ttl}
 
     @pytest.mark.parametrize("late", ["merge", "discount", "drop"])
     def test_what_comes_late_is_dealt_with_as_it_was_told(self, late):
