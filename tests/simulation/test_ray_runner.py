@@ -28,6 +28,7 @@ from flwr_asyncdrop.simulation.ray.cluster import (
     most_actors,
     problem_of_address,
 )
+from flwr_asyncdrop.simulation.ray.head import Head
 from flwr_asyncdrop.simulation.ray.node_facts import (
     NodeFacts,
     as_imported,
@@ -102,6 +103,15 @@ def test_a_reply_that_cannot_be_read_is_an_error_reply(use, monkeypatch):
             (reply,) = grid.send_and_receive([task(1000)])
         assert reply.error.reason.endswith("cannot be read: OSError: not mine")
         assert numbers(grid.send_and_receive([task(1000)])) == [(1000, [0])]
+
+
+def test_a_reply_that_cannot_be_sent_is_an_error_reply(use):
+    use(FakeRay([Node("one")]))
+    message = Message(RecordDict(), 1000, "train.unsendable")
+    with grid_on(actors=1) as (grid, _):
+        (reply,) = grid.send_and_receive([message])
+    reason = r"The ClientApp's reply cannot be sent: \w+Error: [^\n]+"
+    assert re.fullmatch(reason, reply.error.reason)
 
 
 def test_as_many_actors_as_fit_and_less_of_them_side_by_side(use):
@@ -331,6 +341,23 @@ class TestANodeThatDiffers:
         )
         with pytest.raises(ConfigError, match="cannot be prepared: no module named my"):
             RayRunner(APP, actors=1)
+
+
+def test_a_head_that_has_gone_with_an_actor_is_not_asked_to_end_it(use):
+    """Ray would wait a minute for it, and then end the process."""
+    ray = use(FakeRay([Node("one")]))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        grid_on(actors=1) as (_, runner),
+    ):
+        fleet = runner._fleet
+        head = fleet._head = Head(f"127.0.0.1:{server.getsockname()[1]}")
+        head.look()
+        assert not head.is_silent
+        server.close()
+        fleet.lose(fleet.ready[0], RuntimeError("The node died."))
+        assert head.is_silent
+    assert not ray.handles[0].is_dead
 
 
 def test_a_version_is_put_once_and_not_once_a_call(use):
