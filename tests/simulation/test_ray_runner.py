@@ -122,6 +122,17 @@ def test_as_many_actors_as_fit_and_less_of_them_side_by_side(use):
         assert all(handle.is_dead for handle in ray.handles)
 
 
+def test_an_actor_has_one_call_and_the_next_and_the_grid_keeps_the_others(use):
+    use(FakeRay([Node("one"), Node("two")]))
+    for actors in (1, 2):
+        with grid_on(actors=actors) as (grid, runner):
+            assert runner.has_room
+            grid.push_messages(messages(count=2))
+            assert not runner.has_room
+            assert len(runner._running) == 2 * actors
+            assert not runner._waiting
+
+
 def test_lost_calls_run_again_are_counted_and_blame_nobody(use, caplog):
     left = iter([False, True, False, False, True, True] + 100 * [False])
     ray = use(FakeRay([Node("one"), Node("two")], lose=lambda _: next(left)))
