@@ -22,6 +22,7 @@ from flwr_asyncdrop.server.stopping import StoppingRule
 
 logger = logging.getLogger("flwr.asyncdrop")
 
+# Seconds of sending, where the grid is slow, before what has arrived is taken.
 _LONGEST_FILL = 2.0
 
 
