@@ -59,7 +59,7 @@ class Node:
 
     def work(self) -> None:
         """Join after a while, and do tasks until the process ends."""
-        generator = random.Random(self.number)  # noqa: S311
+        generator = random.Random(self.number)  # noqa: S311  # no secret
         time.sleep(generator.uniform(0, _JOINING_SECONDS * self.of))
         pace = Pace(_LEAST_POLL)
         with http_request_response(self.address, insecure=True) as connection:
