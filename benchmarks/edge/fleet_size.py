@@ -78,14 +78,14 @@ def _measured(
     share = (cpu_seconds(superlink) - before) / _IDLE_SECONDS
     yield Figure("superlink_cpu_percent_per_idle_device", 100 * share / devices)
 
-    say(f"{_IN_FLIGHT} of them train at any moment")
+    in_flight = min(_IN_FLIGHT, devices)
+    say(f"{in_flight} of them train at any moment")
     before = cpu_seconds(superlink)
     out = deployment.home / "run"
-    settings = {"in-flight": min(_IN_FLIGHT, devices), "num-rounds": _ROUNDS}
+    settings = {"in-flight": in_flight, "num-rounds": _ROUNDS, "out-dir": str(out)}
     run = deployment.run(
         _ROOT,
         **settings,
-        **{"out-dir": str(out)},
         algo="hetero-asyncdrop",
         clock="wall",
         codec="packed",

@@ -75,7 +75,7 @@ class Node:
                 else:
                     time.sleep(pace.next(self.max_poll))
 
-    def _look(  # as Flower has them
+    def _look(
         self,
         node_id: int,
         receive: Callable[[], Any],
@@ -147,7 +147,8 @@ class Node:
 def main(address: str, devices: int, max_poll: float, task_seconds: float) -> None:
     """Run the devices until the process is killed, and say what they do."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Flower's would end all of them
+    # Flower sends it to the process of a device that the SuperLink shuts out.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     nodes = [
         Node(address, number, devices, max_poll, task_seconds)
         for number in range(devices)
